@@ -1,0 +1,9 @@
+.PHONY: check test
+
+check:
+	ruff check .
+	ruff format --check .
+	mypy
+
+test:
+	pytest

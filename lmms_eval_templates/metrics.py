@@ -1,0 +1,203 @@
+"""Metrics over the item x template matrix, all in percent but for the p-value.
+
+The lmms-eval tasks and everything that reads logs take their figures from here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .rng import random_bits
+
+PERMUTATIONS = 1000
+
+# Name -> whether higher is better (None: neither), in the order in which they are reported.
+METRICS: dict[str, bool | None] = {
+    "tm_avg": True,
+    "tm_max_min": False,
+    "tm_best": True,
+    "tm_worst": True,
+    "tm_std": False,
+    "tm_consistency": True,
+    "tm_null_max_min": None,
+    "tm_p_value": None,
+    "tm_embedded": False,
+    "tm_unmatched": False,
+}
+
+RECORD_METRIC = "tm_avg"  # the key under which a sample log holds a cell's record
+
+
+class Cell(NamedTuple):
+    """One answered question: the item, the template it was asked with, and what came of it.
+
+    Attributes:
+        item: the item's id.
+        template: index into the template set.
+        answer: index of the right choice.
+        prediction: index of the choice that the response names, or None.
+        step: what decided: "identifier", "content", "both", "embedding", or None.
+    """
+
+    item: str
+    template: int
+    answer: int
+    prediction: int | None
+    step: str | None
+
+    def record(self) -> dict[str, Any]:
+        """The cell as it stands in a sample log, with its correctness."""
+        return {**self._asdict(), "correct": self.prediction == self.answer}
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> Cell:
+        """The inverse of `record`."""
+        return cls(**{name: record[name] for name in cls._fields})
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Items that were asked with every template, sorted by id.
+
+    Attributes:
+        items: ids, length I.
+        predictions: shape [I, T], int64, -1 where a response names no choice.
+        correct: shape [I, T], bool.
+        embedded: shape [I, T], bool, decided by sentence embeddings.
+        left_out: ids of items of which some template was not answered.
+    """
+
+    items: tuple[str, ...]
+    predictions: np.ndarray
+    correct: np.ndarray
+    embedded: np.ndarray
+    left_out: tuple[str, ...]
+
+
+def build_matrix(cells: Iterable[Cell], num_templates: int) -> Matrix:
+    """Arranges cells, in any order, as a matrix.
+
+    An item of which a template is missing (`--limit` cut it, a run was interrupted) is left out, never counted as
+    wrong.
+
+    Raises:
+        ValueError: a cell occurs twice, or its template lies outside the set.
+    """
+    rows: dict[str, dict[int, Cell]] = {}
+    for cell in cells:
+        row = rows.setdefault(cell.item, {})
+        if cell.template in row:
+            raise ValueError(f"item {cell.item!r} was answered twice with template {cell.template}")
+        if not 0 <= cell.template < num_templates:
+            raise ValueError(f"item {cell.item!r} has template {cell.template}; the set has 0 to {num_templates - 1}")
+        row[cell.template] = cell
+    items = sorted(item for item, row in rows.items() if len(row) == num_templates)
+    grid = [[rows[item][t] for t in range(num_templates)] for item in items]
+    shape = (len(items), num_templates)
+    predictions = np.array([[-1 if c.prediction is None else c.prediction for c in r] for r in grid], np.int64)
+    predictions = predictions.reshape(shape)
+    answers = np.array([r[0].answer for r in grid], np.int64).reshape(-1, 1)
+    embedded = np.array([[c.step == "embedding" for c in r] for r in grid], bool).reshape(shape)
+    left_out = tuple(sorted(set(rows) - set(items)))
+    return Matrix(tuple(items), predictions, predictions == answers, embedded, left_out)
+
+
+def template_accuracies(correct: np.ndarray) -> np.ndarray:
+    """Accuracy of each template in percent, shape [T], from correctness of shape [I, T]."""
+    return 100 * correct.mean(axis=0)
+
+
+def null_max_min(correct: np.ndarray, seed: int = 0, permutations: int = PERMUTATIONS) -> np.ndarray:
+    """Max-Min of models that get the same items right equally often but do not care about wording.
+
+    Each item's outcomes are permuted among the templates. Even such a model shows a Max-Min above 0, because each
+    template's accuracy is a sample.
+
+    Returns:
+        Max-Min in percent, shape [permutations].
+    """
+    num_items, num_templates = correct.shape
+    right = correct.sum(axis=1, keepdims=True)
+    draws = np.empty(permutations)
+    for p in range(permutations):
+        keys = random_bits(correct.size, "null", seed, p).reshape(correct.shape)
+        # The templates that hold an item's `right` smallest keys are a uniform subset of that size.
+        order = keys.argsort(axis=1)
+        counts = np.bincount(order[np.arange(num_templates) < right], minlength=num_templates)
+        draws[p] = 100 * np.ptp(counts) / num_items
+    return draws
+
+
+def sensitivity(correct: np.ndarray, seed: int = 0) -> dict[str, float]:
+    """How good a model is and how much wording moves it.
+
+    Args:
+        correct: bool, shape [items, templates].
+        seed: of the permutations behind `tm_null_max_min` and `tm_p_value`.
+
+    Returns:
+        tm_avg: mean accuracy. tm_max_min: best minus worst template (paper section 3.1). tm_best, tm_worst: those two.
+        tm_std: standard deviation over templates (population). tm_null_max_min: mean Max-Min of 1,000 permutations that
+        ignore wording. tm_p_value: share of permutations, the measured one included, with a Max-Min as large
+        (Phipson and Smyth 2010), between 1/1001 and 1. Everything is nan for an empty matrix.
+
+    Raises:
+        ValueError: the array is not two-dimensional, or not boolean.
+    """
+    correct = np.asarray(correct)
+    if correct.ndim != 2 or correct.dtype != bool:
+        raise ValueError(f"expected booleans of shape [items, templates], got {correct.dtype} of shape {correct.shape}")
+    names = ("tm_avg", "tm_max_min", "tm_best", "tm_worst", "tm_std", "tm_null_max_min", "tm_p_value")
+    if correct.size == 0:
+        return dict.fromkeys(names, float("nan"))
+    accuracies = template_accuracies(correct)
+    # Counts, not percentages: equal Max-Min must compare as equal.
+    counts = correct.sum(axis=0)
+    max_min = 100 * float(np.ptp(counts)) / len(correct)
+    null = null_max_min(correct, seed)
+    as_large = int((null >= max_min - 1e-9).sum())
+    values = (
+        accuracies.mean(),
+        max_min,
+        accuracies.max(),
+        accuracies.min(),
+        accuracies.std(),
+        null.mean(),
+        (1 + as_large) / (1 + len(null)),
+    )
+    return dict(zip(names, map(float, values), strict=True))
+
+
+def consistency(predictions: np.ndarray) -> float:
+    """Share of template pairs that agree on an item's prediction, in percent, mean over items.
+
+    Args:
+        predictions: int, shape [items, templates]. Responses that name no choice (-1) agree with nothing, not even
+            with each other.
+    """
+    num_items, num_templates = predictions.shape
+    if num_items == 0:
+        return float("nan")
+    if num_templates == 1:
+        return 100.0
+    agreeing = sum(
+        (count := (predictions == choice).sum(axis=1)) * (count - 1)
+        for choice in range(predictions.max(initial=-1) + 1)
+    )
+    return float(100 * np.mean(agreeing / (num_templates * (num_templates - 1))))
+
+
+def all_metrics(matrix: Matrix, seed: int = 0) -> dict[str, float]:
+    """Every metric of `METRICS`, in its order."""
+    values = sensitivity(matrix.correct, seed)
+    values["tm_consistency"] = consistency(matrix.predictions)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is nan
+        values["tm_embedded"] = float(100 * np.mean(matrix.embedded))
+        values["tm_unmatched"] = float(100 * np.mean(matrix.predictions < 0))
+    return {name: values[name] for name in METRICS}
