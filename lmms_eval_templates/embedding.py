@@ -32,7 +32,7 @@ class Embedder:
             similarities = self.similarities("a dog", ["dog", "house"])
         except Exception as error:  # whatever goes wrong here, the user's choices are the same
             raise TemplateError(
-                f"TM_EMBEDDER={name!r}: cannot load this sentence-transformers model ({type(error).__name__}: {error}). "
+                f"TM_EMBEDDER={name!r}: cannot load this model ({type(error).__name__}: {error}). "
                 "Set TM_EMBEDDER to a model that is in the cache or can be downloaded, to a folder that holds one, "
                 "or to none, which scores answers that no string matches as wrong."
             ) from error
