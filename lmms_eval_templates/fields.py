@@ -20,7 +20,10 @@ _ANSWER_KINDS = ("letter", "text", "index")
 _MISSING = {"", "nan", "none", "null"}
 # "<image>", "<image 1>", "<image_1>", "<img>": models would take them for a second image.
 _IMAGE_MARK = re.compile(r"[ \t]*<\s*(?:image|img)[ _]?\d*\s*/?>[ \t]*", re.I)
-_TAKES_OBJECT = re.compile(r"\b(?:in|of|from|on|by|at|to|with|for|see|using|and|or|than)$", re.I)
+_NAMES_IMAGE = re.compile(
+    r"\b(?:image|picture|figure|photo|photograph|diagram|graph|chart|table|map|circuit|plot|drawing|illustration|fig\.)$",
+    re.I,
+)
 
 
 @dataclass(frozen=True)
@@ -127,9 +130,11 @@ class FieldsAdapter:
         if not question:
             raise TemplateError(f"{where}: the question in column {self.question!r} is empty")
         context = clean_text(str(row[self.context])) if self.context and not _is_missing(row[self.context]) else ""
+        category = self._category(row, where)
         return Item(
-            id=str(row[self.id]),
-            category=self._category(row, where),
+            # Ids begin anew in each split.
+            id=f"{category}/{row[self.id]}" if self.category == SPLIT_COLUMN else str(row[self.id]),
+            category=category,
             question=f"{context}\n{question}" if context else question,
             choices=tuple(choices),
             answer=self._answer(row[self.answer], choices, answer_columns, where),
@@ -187,14 +192,17 @@ def _is_missing(value: Any) -> bool:
 
 
 def clean_text(text: str) -> str:
-    """Takes image marks out of a text: "the image" where a word calls for an object, nothing elsewhere."""
+    """Takes image marks out of a text; one that a sentence needs ("shown in <image 1>") becomes "the image"."""
 
     def replace(match: re.Match[str]) -> str:
         before, after = text[: match.start()], text[match.end() :]
-        if _TAKES_OBJECT.search(before.rstrip(" \t")):
-            return " the image" + ("" if not after or after[0] in ".,;:?!)\n" else " ")
-        joins_words = before and after and before[-1] not in "\n" and after[0] not in ".,;:?!)\n"
-        return " " if joins_words else ""
+        gap = "" if not after or after[0] in ".,;:?!)\n" else " "
+        opens_line = not before or before.endswith("\n")
+        lead = "" if opens_line or before.endswith("(") else " "
+        if opens_line or before[-1] in ".:;!?":
+            is_subject = after[:1].islower() and not before.endswith((":", ";"))
+            return lead + "The image" + gap if is_subject else lead and gap
+        return gap if _NAMES_IMAGE.search(before) else lead + "the image" + gap
 
     return _IMAGE_MARK.sub(replace, text).strip()
 

@@ -20,12 +20,17 @@ def stable_hash(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
-def random_bits(n: int, *seed: object) -> np.ndarray:
-    """`n` uniform integers, shape [n], uint64, of the SplitMix64 stream that starts at `stable_hash(*seed)`."""
-    z = np.uint64(stable_hash(*seed)) + _GOLDEN * np.arange(1, n + 1, dtype=np.uint64)
+def splitmix64(state: int, n: int) -> np.ndarray:
+    """The first `n` outputs of SplitMix64 from a 64-bit state, shape [n], uint64."""
+    z = np.uint64(state) + _GOLDEN * np.arange(1, n + 1, dtype=np.uint64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
+
+
+def random_bits(n: int, *seed: object) -> np.ndarray:
+    """`n` uniform 64-bit integers from a seed of any printable parts, shape [n], uint64."""
+    return splitmix64(stable_hash(*seed), n)
 
 
 def permutation(n: int, *seed: object) -> np.ndarray:

@@ -61,7 +61,9 @@ class MetaTemplate:
     @cached_property
     def halves(self) -> tuple[list[str], list[str]]:
         """Every beginning and every end, so that template i is `heads[i // len(tails)] + tails[i % len(tails)]`."""
-        cuts = range(1, len(self.pieces))
+        # The first letter, which is made a capital, must lie in the head.
+        first_filled = next(i for i, piece in enumerate(self.pieces) if all(piece))
+        cuts = range(first_filled + 1, len(self.pieces) + 1)
         cut = min(cuts, key=lambda c: sum(math.prod(map(len, part)) for part in (self.pieces[:c], self.pieces[c:])))
         heads = [_capitalized("".join(parts)) for parts in itertools.product(*self.pieces[:cut])]
         return heads, ["".join(parts) for parts in itertools.product(*self.pieces[cut:])]

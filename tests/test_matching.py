@@ -1,0 +1,136 @@
+import json
+
+import pytest
+from conftest import SHARED
+
+from lmms_eval_templates import match_answer
+
+PETS = ["cat", "dog", "bird", "fish"]
+NUMBERS = ["1", "2", "12", "21"]
+CLOSER = ["A is closer", "B is closer"]
+NINE = [str(n) for n in range(1, 10)]
+
+# response, choices, expected choice, expected step. Judged by hand: what would a person say that the response means?
+CASES = [
+    # identifiers
+    ("B", PETS, 1, "identifier"),
+    ("(b)", PETS, 1, "identifier"),
+    ("[B]", PETS, 1, "identifier"),
+    ('"B"', PETS, 1, "identifier"),
+    ("**B**", PETS, 1, "identifier"),
+    ("$B$", PETS, 1, "identifier"),
+    ("Option B", PETS, 1, "identifier"),
+    ("A.", PETS, 0, "identifier"),
+    ("USER: B", PETS, 1, "identifier"),
+    ("I think it's B.", PETS, 1, "identifier"),
+    ("Ｂ．", PETS, 1, "identifier"),
+    ("答案：（B）", PETS, 1, "identifier"),
+    ("我选择B。", PETS, 1, "identifier"),
+    ("H", NINE, 7, "identifier"),
+    ("I", NINE, 8, "identifier"),
+    ("(A)", ["A is darker", "B is darker", "About the same"], 0, "identifier"),
+    ("Point A", CLOSER, 0, "identifier"),
+    # contents
+    ("'dog'", PETS, 1, "content"),
+    ("The animal is a dog.", PETS, 1, "content"),
+    ("A cat is on the mat", PETS, 0, "content"),
+    ("I see a fish swimming.", PETS, 3, "content"),
+    ("dog dog dog", PETS, 1, "content"),
+    ("two", NUMBERS, 1, "content"),
+    ("There are twelve birds.", NUMBERS, 2, "content"),
+    ("3.5 meters", ["3", "3.5", "5"], 1, "content"),
+    ("1,000", ["1", "1,000", "100"], 1, "content"),
+    ("50%", ["5", "50", "50%"], 2, "content"),
+    ("C++ is used", ["C", "C++"], 1, "content"),
+    ("No, there is no dog.", ["yes", "no"], 1, "content"),
+    ("The dark red one", ["red", "dark red", "light red", "blue"], 1, "content"),
+    ("None of the above", ["x", "None of the above"], 1, "content"),
+    ("I think 3", NINE, 2, "content"),
+    # both
+    ("B: dog", PETS, 1, "both"),
+    ("b) dog", PETS, 1, "both"),
+    ("(B)dog", PETS, 1, "both"),
+    ("**B. dog**", PETS, 1, "both"),
+    ("The correct option is B: dog", PETS, 1, "both"),
+    ("The answer would be option (C), bird.", PETS, 2, "both"),
+    ("Point B is closer.", CLOSER, 1, "both"),
+    # statements in longer texts
+    ("The answer is A", PETS, 0, "identifier"),
+    ("The answer is A because it meows", PETS, 0, "identifier"),
+    ("the answer is a dog.", PETS, 1, "content"),
+    ("Answer: A dog", PETS, 1, "content"),
+    ("I'd go with D.", PETS, 3, "identifier"),
+    ("Between A and B, I choose B.", PETS, 1, "identifier"),
+    ("Option C is the correct answer.", PETS, 2, "identifier"),
+    ("A is wrong. B is wrong. C is right.", PETS, 2, "identifier"),
+    ("Option A is incorrect; option B is incorrect; so the answer is C.", PETS, 2, "identifier"),
+    ("The dog is the correct answer, not the cat.", PETS, 1, "content"),
+    ("It is not a cat, it is a dog.", PETS, 1, "content"),
+    ("The answer is not A. It is B.", PETS, 1, "identifier"),
+    ("The answer is A, not B.", PETS, 0, "identifier"),
+    # containers
+    ("<think>I think A</think>The answer is (B)", PETS, 1, "identifier"),
+    ("Therefore the answer is \\boxed{\\text{C}}.", PETS, 2, "identifier"),
+    ('```json\n{"answer": "C"}\n```', PETS, 2, "identifier"),
+    ("B<|im_end|>", PETS, 1, "identifier"),
+    ("A. cat\nB. dog\nC. bird\nD. fish\n\nAnswer: C", PETS, 2, "identifier"),
+    # nothing decided
+    ("Both A and B are possible.", PETS, None, None),
+    ("Answer: A or B", PETS, None, None),
+    ("The answer is either A or B", PETS, None, None),
+    ("Neither A nor B", PETS, None, None),
+    ("(B) cat", PETS, None, None),
+    ("A bird and a dog", PETS, None, None),
+    ("There is no cat in the image.", PETS, None, None),
+    ("The answer is (F).", PETS, None, None),
+    ("I", PETS, None, None),
+    ("As an AI model I cannot see images.", PETS, None, None),
+    ("<think>The answer is A", PETS, None, None),
+    ("A. cat\nB. dog\nC. bird\nD. fish", PETS, None, None),
+    ("Catalog", PETS, None, None),
+    ("2.5", NUMBERS, None, None),
+    ("-2", NUMBERS, None, None),
+    ("   ", PETS, None, None),
+]
+
+
+@pytest.mark.parametrize(("response", "choices", "choice", "step"), CASES, ids=[case[0][:30] for case in CASES])
+def test_what_a_person_would_say(response, choices, choice, step):
+    assert match_answer(response, choices) == (choice, step)
+
+
+def _published_cases():
+    path = SHARED / "cases" / "answers.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.mark.parametrize("case", _published_cases(), ids=lambda case: case["response"][:30])
+def test_cases_from_public_bug_reports(case):
+    assert match_answer(case["response"], case["choices"]).choice == case["expected"]
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ("B", (1, "identifier")),
+        ("(B)", (1, "identifier")),
+        (" dog ", (1, "content")),
+        ("(B) dog", (1, "both")),
+        # What the paper's exact strings leave to embeddings:
+        ("B.", (None, None)),
+        ("Dog", (None, None)),
+        ("The answer is (B).", (None, None)),
+        ("B. dog", (None, None)),
+        ("", (None, None)),
+    ],
+)
+def test_strict_is_the_paper_s_exact_rule(response, expected):
+    assert match_answer(response, PETS, strict=True) == expected
+
+
+def test_choices_may_be_anything():
+    assert match_answer("x", ["", "x"]) == (1, "content")
+    assert match_answer("(.*)", ["(.*)", "[a-z]+"]) == (0, "content")
+    assert match_answer("B", ["same", "same"]) == (1, "identifier")
+    assert match_answer("same", ["same", "same"]) == (None, None)
+    assert match_answer("Z", [str(n) for n in range(26)]) == (25, "identifier")
