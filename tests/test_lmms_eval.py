@@ -249,7 +249,7 @@ def test_the_readme_s_dataset_of_one_s_own(lmms_eval, tmp_path):
 
 
 def test_the_paper_s_own_rows(benchmarks, lmms_eval, tmp_path):
-    """TM_SUBSET=paper: another repository, split `eval`, all of its rows, no matter what the category or keep rule says."""
+    """TM_SUBSET=paper: another repository, its split `eval`, all of its rows."""
     import datasets
 
     rows = datasets.Dataset.from_parquet(str(benchmarks / "tma" / "data" / f"{TMA_SPLITS[0]}-00000-of-00001.parquet"))
