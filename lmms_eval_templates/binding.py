@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from loguru import logger  # lmms-eval's logger, so that warnings stand where its own do
@@ -17,7 +18,7 @@ from .embedding import load_embedder
 from .fields import FieldsAdapter
 from .matching import LETTERS, Match, match_answer
 from .metrics import METRICS, RECORD_METRIC, Cell, all_metrics, build_matrix
-from .sets import TemplateError, fill, template_set
+from .sets import TemplateError, fill, find_template_set
 from .settings import Settings
 from .signature import Signature, installed_versions
 from .space import VQA
@@ -33,8 +34,12 @@ def is_ours(config: Mapping[str, Any]) -> bool:
     return FIELDS_KEY in config
 
 
-def bind(config: Mapping[str, Any]) -> dict[str, Any]:
+def bind(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The task's config as lmms-eval wants it.
+
+    Args:
+        config: the task's YAML, its includes resolved.
+        folder: where the YAML stands; a `template_set` that is a file is looked up from there.
 
     Raises:
         TemplateError: the YAML or the TM_* environment is faulty.
@@ -45,8 +50,8 @@ def bind(config: Mapping[str, Any]) -> dict[str, Any]:
     adapter = FieldsAdapter.from_mapping(config.pop(FIELDS_KEY), task)
     if SET_KEY not in config:
         raise TemplateError(f"task {task}: {SET_KEY} is missing; name a shipped set or a file")
-    templates = template_set(config.pop(SET_KEY))
-    templates = settings.templates or templates
+    named = config.pop(SET_KEY)
+    templates = settings.templates or find_template_set(named, folder)
     all_splits, paper_subset = (config.pop(key, None) for key in _OPTIONAL_KEYS)
     if settings.subset == "paper":
         if not paper_subset:
@@ -103,7 +108,7 @@ def bind(config: Mapping[str, Any]) -> dict[str, Any]:
         **config,
         "generation_kwargs": {**_GENERATION, **(config.get("generation_kwargs") or {})},
         "metadata": metadata,
-        "process_docs": _at_the_border(process_docs),
+        "process_docs": final_errors(process_docs),
         "doc_to_visual": doc_to_visual,
         "doc_to_text": doc_to_text,
         "doc_to_target": doc_to_target,
@@ -158,13 +163,13 @@ class _Report:
         return values
 
 
-def _at_the_border(function: Callable) -> Callable:
-    """lmms-eval tries a failing download five times; an error of the user's is final and shown once."""
+def final_errors(function: Callable) -> Callable:
+    """Makes an error of the user's end the run with one message; lmms-eval would try again or exit with 0."""
 
-    def final(*args: Any) -> Any:
+    def guarded(*args: Any) -> Any:
         try:
             return function(*args)
         except TemplateError as error:
             raise SystemExit(f"lmms-eval-templates: error: {error}") from None
 
-    return final
+    return guarded

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from .rng import random_bits
 
@@ -124,7 +125,8 @@ def null_max_min(correct: np.ndarray, seed: int = 0, permutations: int = PERMUTA
     num_items, num_templates = correct.shape
     right = correct.sum(axis=1, keepdims=True)
     draws = np.empty(permutations)
-    for p in range(permutations):
+    slow = correct.size * permutations > 10**8
+    for p in tqdm(range(permutations), desc="permutation test", disable=not slow):
         keys = random_bits(correct.size, "null", seed, p).reshape(correct.shape)
         # The templates that hold an item's `right` smallest keys are a uniform subset of that size.
         order = keys.argsort(axis=1)

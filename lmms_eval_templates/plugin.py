@@ -2,7 +2,7 @@
 
 lmms-eval 0.7.3 has no entry point for tasks, but loads every `lmms_eval.models` entry point when it starts to evaluate.
 Ours registers the model classes, and teaches `TaskManager` three things: our task folder, our YAML keys, and to check
-TM_* settings when a task is selected, which is before any model loads.
+YAML and TM_* settings when a task is selected, which is before any model loads.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import warnings
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from .sets import TemplateError
 
 if TYPE_CHECKING:
     from lmms_eval.models.registry_v2 import ModelManifest
@@ -44,10 +42,9 @@ def register() -> list[ModelManifest]:
 
 
 def _teach_task_manager() -> None:
-    from lmms_eval import utils
     from lmms_eval.tasks import TaskManager
 
-    from .binding import bind, is_ours
+    from .binding import bind, final_errors, is_ours
 
     if hasattr(TaskManager, "_template_matters"):
         return
@@ -65,8 +62,11 @@ def _teach_task_manager() -> None:
     @functools.wraps(match_tasks)
     def match_and_check(self: Any, task_list: list[str]) -> list[str]:
         names = match_tasks(self, task_list)
-        if any(_selects_ours(self, name, utils.load_yaml_config) for name in names):
-            _check_settings()
+        ours = [task for name in names for task in _our_tasks(self, name)]
+        for task in ours:
+            self._get_config(task)  # refuses a faulty YAML or setting
+        if ours:
+            _check_embedder()
         return names
 
     @functools.wraps(get_config)
@@ -74,10 +74,7 @@ def _teach_task_manager() -> None:
         config = get_config(self, name)
         if not is_ours(config):
             return config
-        try:
-            return bind(config)
-        except TemplateError as error:
-            raise SystemExit(f"lmms-eval-templates: error: {error}") from None
+        return final_errors(bind)(config, Path(self.task_index[name]["yaml_path"]).parent)
 
     TaskManager.initialize_tasks = initialize_with_ours
     TaskManager.match_tasks = match_and_check
@@ -85,28 +82,25 @@ def _teach_task_manager() -> None:
     TaskManager._template_matters = True
 
 
-def _selects_ours(manager: Any, name: str, load_yaml_config: Any) -> bool:
-    entry = manager.task_index[name]
-    if entry["type"] == "tag":
-        return any(_selects_ours(manager, task, load_yaml_config) for task in entry["task"])
-    config = load_yaml_config(entry["yaml_path"], mode="simple")
-    if entry["type"] == "group":
-        members = config.get("task") or []
-        return any(
-            isinstance(m, str) and m in manager.task_index and _selects_ours(manager, m, load_yaml_config)
-            for m in members
-        )
+def _our_tasks(manager: Any, name: str) -> list[str]:
+    """The tasks of ours among a task, or the members of a group or tag."""
+    from lmms_eval.utils import load_yaml_config
+
     from .binding import is_ours
 
-    return is_ours(config)
+    entry = manager.task_index.get(name)
+    if entry is None:  # a group may hold whole configs
+        return []
+    config = {"task": entry["task"]} if entry["type"] == "tag" else load_yaml_config(entry["yaml_path"], mode="simple")
+    if entry["type"] in ("group", "tag"):
+        return [task for member in config["task"] if isinstance(member, str) for task in _our_tasks(manager, member)]
+    return [name] if is_ours(config) else []
 
 
-def _check_settings() -> None:
-    """Refuses bad TM_* values, and loads and tries the embedder, before a model is loaded."""
+def _check_embedder() -> None:
+    """Loads and tries the embedder, so that it does not fail after hours of generating."""
+    from .binding import final_errors
     from .embedding import load_embedder
     from .settings import Settings
 
-    try:
-        load_embedder(Settings.from_environment().embedder)
-    except TemplateError as error:
-        raise SystemExit(f"lmms-eval-templates: error: {error}") from None
+    final_errors(lambda: load_embedder(Settings.from_environment().embedder))()

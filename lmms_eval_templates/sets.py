@@ -116,6 +116,15 @@ def load_template_set(path: str | Path) -> TemplateSet:
     return TemplateSet(path.stem, tuple(templates))
 
 
+def find_template_set(name: str, folder: Path) -> TemplateSet:
+    """A shipped set by name, or else a file, whose path is taken from `folder`.
+
+    Raises:
+        TemplateError: neither can be had.
+    """
+    return template_set(name) if name in PUBLISHED_SETS else load_template_set(folder / name)
+
+
 def template_set(name: str) -> TemplateSet:
     """A set that ships with the package.
 

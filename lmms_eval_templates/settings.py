@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .sets import PUBLISHED_SETS, TemplateError, TemplateSet, load_template_set, template_set
+from .sets import PUBLISHED_SETS, TemplateError, TemplateSet, find_template_set
 
 DEFAULT_EMBEDDER = "sentence-transformers/all-mpnet-base-v2"
 _MATCHERS = ("robust", "strict")
@@ -59,7 +59,7 @@ class Settings:
         templates = None
         if named := environment.get("TM_TEMPLATES", "").strip():
             try:
-                templates = template_set(named) if named in PUBLISHED_SETS else load_template_set(Path(named))
+                templates = find_template_set(named, Path())
             except TemplateError as error:
                 faults.append(
                     f"TM_TEMPLATES={named!r}: must be {', '.join(PUBLISHED_SETS)} or a file of templates\n{error}"

@@ -237,13 +237,20 @@ def test_the_readme_s_dataset_of_one_s_own(lmms_eval, tmp_path):
     assert run.metrics("pets_tm_complex")["tm_avg"] == pytest.approx(60)
     assert run.metrics("pets_tm_complex")["tm_max_min"] == 100
 
+    # A set in a file is looked up beside the YAML, and refused before a model loads if it is not there.
+    (folder / "pets_tm_complex.yaml").write_text(
+        (folder / "pets_tm_complex.yaml").read_text().replace("template_set: complex", "template_set: mine.txt")
+    )
+    arguments = ("--tasks", "pets_tm_complex", "--include_path", folder)
+    missing = lmms_eval("--model", "llava_hf", "--model_args", "pretrained=/no/such/model", *arguments)
+    assert missing.output.count(f"error: cannot read template set {folder}/mine.txt") == 1
+    assert missing.returncode != 0 and "/no/such/model" not in missing.output
+    (folder / "mine.txt").write_text("{question} {choices}\n")
+
     # An answer that is none of the choices is refused by name, once.
     rows[1]["solution"] = "bird"
     datasets.Dataset.from_list(rows, features=datasets.Features(features)).to_parquet(folder / "pets.parquet")
-    refused = lmms_eval(
-        *("--model", "tm_replay", "--model_args", f"samples={tmp_path / 'log.jsonl'}"),
-        *("--tasks", "pets_tm_complex", "--include_path", folder),
-    )
+    refused = lmms_eval(*("--model", "tm_replay", "--model_args", f"samples={tmp_path / 'log.jsonl'}"), *arguments)
     assert refused.returncode != 0
     assert refused.output.count("error: task pets_tm_complex, row 1, number 1: the answer 'bird'") == 1
 
