@@ -7,8 +7,8 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from typing import Any
 
@@ -61,7 +61,7 @@ class FieldsAdapter:
         category: column to stratify the sample by, or None.
         category_pattern: regular expression whose first group is the category within that column.
         context: column of a text that is shown before the question, or None.
-        keep: column -> the values that a kept row has there; [null] means empty, and "single" a list of one.
+        keep: column -> the value, or a list of values, that a kept row has there; null means empty.
     """
 
     id: str
@@ -106,13 +106,7 @@ class FieldsAdapter:
     def keeps(self, row: Mapping[str, Any]) -> bool:
         """Whether the keep rule takes the row."""
         for column, allowed in self.keep.items():
-            value = row[column]
-            if allowed == "single":
-                if not (isinstance(value, (list, tuple)) and len(value) == 1) and not (
-                    value is not None and not isinstance(value, (list, tuple))
-                ):
-                    return False
-            elif value not in (allowed if isinstance(allowed, list) else [allowed]):
+            if row[column] not in (allowed if isinstance(allowed, list) else [allowed]):
                 return False
         return True
 
@@ -126,6 +120,8 @@ class FieldsAdapter:
         choices, answer_columns = self._choices(row, where)
         if len(choices) < 2 or len(choices) > len(LETTERS):
             raise TemplateError(f"{where}: {len(choices)} choices {choices}; 2 to {len(LETTERS)} are allowed")
+        if not all(choices):
+            raise TemplateError(f"{where}: choice {LETTERS[choices.index('')]} is empty")
         question = clean_text(str(row[self.question]))
         if not question:
             raise TemplateError(f"{where}: the question in column {self.question!r} is empty")
@@ -146,11 +142,8 @@ class FieldsAdapter:
         if isinstance(self.choices, str):
             value = row[self.choices]
             if isinstance(value, str):
-                try:
-                    value = ast.literal_eval(value)
-                except (ValueError, SyntaxError):
-                    value = None
-            if not isinstance(value, (list, tuple)):
+                value = _parse_list(value)
+            if not isinstance(value, (list, tuple)) or None in value:
                 raise TemplateError(f"{where}: column {self.choices!r} holds {row[self.choices]!r}, no list of choices")
             texts = [clean_text(str(choice)) for choice in value]
             return texts, list(range(len(texts)))
@@ -186,6 +179,21 @@ class FieldsAdapter:
         return match[1]
 
 
+def _parse_list(text: str) -> Any:
+    """A list written as JSON or in Python; None where the text is neither."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    # Python joins neighbouring strings: NumPy's "['a' 'b']" would read as one choice.
+    if re.search(r"'\s+'|\"\s+\"", text):
+        return None
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+
+
 def _is_missing(value: Any) -> bool:
     """MMBench writes missing choices and hints as the string "nan"."""
     return value is None or value != value or str(value).strip().lower() in _MISSING
@@ -207,25 +215,24 @@ def clean_text(text: str) -> str:
     return _IMAGE_MARK.sub(replace, text).strip()
 
 
-def unique_ids(items: Iterable[Item], task: str) -> list[Item]:
+def unique_ids(items: Iterable[Item], task: str, image_hash: Callable[[int], str]) -> list[Item]:
     """Makes repeated ids unique by a hash of what is asked, so that they do not depend on the rows' order.
 
+    Args:
+        image_hash: of the image in a row; called for repeated ids only.
+
     Raises:
-        TemplateError: two rows have the same id and ask the same.
+        TemplateError: two rows have the same id and ask the same about the same image.
     """
     items = list(items)
     counts = Counter(item.id for item in items)
     result, seen = [], set()
     for item in items:
         if counts[item.id] > 1:
-            content = json.dumps([item.category, item.question, item.choices, item.answer])
-            item = Item(f"{item.id}#{hashlib.sha256(content.encode()).hexdigest()[:8]}", *_rest(item))
+            content = json.dumps([item.category, item.question, item.choices, item.answer, image_hash(item.row)])
+            item = replace(item, id=f"{item.id}#{hashlib.sha256(content.encode()).hexdigest()[:8]}")
         if item.id in seen:
             raise TemplateError(f"task {task}, row {item.row}: id {item.id!r} and all it asks stand in the data twice")
         seen.add(item.id)
         result.append(item)
     return result
-
-
-def _rest(item: Item) -> tuple:
-    return item.category, item.question, item.choices, item.answer, item.row

@@ -48,11 +48,8 @@ def _teach_task_manager() -> None:
 
     if hasattr(TaskManager, "_template_matters"):
         return
-    initialize_tasks, match_tasks, get_config = (
-        TaskManager.initialize_tasks,
-        TaskManager.match_tasks,
-        TaskManager._get_config,
-    )
+    initialize_tasks, match_tasks = TaskManager.initialize_tasks, TaskManager.match_tasks
+    get_config, load_config = TaskManager._get_config, TaskManager.load_config
 
     @functools.wraps(initialize_tasks)
     def initialize_with_ours(self: Any, include_path: Any = None, include_defaults: bool = True) -> dict:
@@ -62,11 +59,8 @@ def _teach_task_manager() -> None:
     @functools.wraps(match_tasks)
     def match_and_check(self: Any, task_list: list[str]) -> list[str]:
         names = match_tasks(self, task_list)
-        ours = [task for name in names for task in _our_tasks(self, name)]
-        for task in ours:
-            self._get_config(task)  # refuses a faulty YAML or setting
-        if ours:
-            _check_embedder()
+        for task in [task for name in names for task in _our_tasks(self, name)]:
+            self._get_config(task)  # refuses a faulty YAML, setting or embedder
         return names
 
     @functools.wraps(get_config)
@@ -76,9 +70,14 @@ def _teach_task_manager() -> None:
             return config
         return final_errors(bind)(config, Path(self.task_index[name]["yaml_path"]).parent)
 
+    @functools.wraps(load_config)
+    def load_bound_config(self: Any, config: dict) -> dict:  # --tasks FILE or FOLDER
+        return load_config(self, final_errors(bind)(config, Path()) if is_ours(config) else config)
+
     TaskManager.initialize_tasks = initialize_with_ours
     TaskManager.match_tasks = match_and_check
     TaskManager._get_config = get_bound_config
+    TaskManager.load_config = load_bound_config
     TaskManager._template_matters = True
 
 
@@ -93,14 +92,8 @@ def _our_tasks(manager: Any, name: str) -> list[str]:
         return []
     config = {"task": entry["task"]} if entry["type"] == "tag" else load_yaml_config(entry["yaml_path"], mode="simple")
     if entry["type"] in ("group", "tag"):
-        return [task for member in config["task"] if isinstance(member, str) for task in _our_tasks(manager, member)]
+        members = [
+            member["task"] if isinstance(member, dict) and "task" in member else member for member in config["task"]
+        ]
+        return [task for member in members if isinstance(member, str) for task in _our_tasks(manager, member)]
     return [name] if is_ours(config) else []
-
-
-def _check_embedder() -> None:
-    """Loads and tries the embedder, so that it does not fail after hours of generating."""
-    from .binding import final_errors
-    from .embedding import load_embedder
-    from .settings import Settings
-
-    final_errors(lambda: load_embedder(Settings.from_environment().embedder))()

@@ -89,7 +89,7 @@ def load_template_set(path: str | Path) -> TemplateSet:
     """
     path = Path(path)
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise TemplateError(f"cannot read template set {path}: {error}") from error
     unit = "template"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from .sets import PUBLISHED_SETS, TemplateError, TemplateSet, find_template_set
@@ -12,6 +13,18 @@ from .sets import PUBLISHED_SETS, TemplateError, TemplateSet, find_template_set
 DEFAULT_EMBEDDER = "sentence-transformers/all-mpnet-base-v2"
 _MATCHERS = ("robust", "strict")
 _SUBSETS = ("sampled", "paper")
+
+
+_NAMES = ("TM_ITEMS", "TM_SEED", "TM_TEMPLATES", "TM_EMBEDDER", "TM_MATCH", "TM_SUBSET")
+
+
+def _misspelled(environment: Mapping[str, str]) -> list[str]:
+    """Names that are nearly ours: a setting that is silently not applied makes a wrong number."""
+    faults = []
+    for name in environment:
+        if name.startswith("TM_") and name not in _NAMES and (near := get_close_matches(name, _NAMES, 1, 0.8)):
+            faults.append(f"{name} is no setting; did you mean {near[0]}?")
+    return faults
 
 
 @dataclass(frozen=True)
@@ -41,7 +54,7 @@ class Settings:
         Raises:
             TemplateError: values that are not allowed, all of them at once.
         """
-        faults: list[str] = []
+        faults = _misspelled(environment)
 
         def number(name: str, default: int, what: str) -> int:
             text = environment.get(name, "").strip()

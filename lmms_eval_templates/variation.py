@@ -21,7 +21,7 @@ IMAGE = "image"
 
 
 def read_items(dataset: datasets.Dataset, adapter: FieldsAdapter, task: str) -> list[Item]:
-    """The rows that the adapter keeps and that have an image, as items.
+    """The rows that the adapter keeps and that have exactly one image, as items.
 
     Raises:
         TemplateError: a column is missing, or a row cannot be asked.
@@ -34,24 +34,38 @@ def read_items(dataset: datasets.Dataset, adapter: FieldsAdapter, task: str) -> 
     if len(dataset) == 0:
         raise TemplateError(f"task {task}: the dataset is empty")
     table = _arrow(dataset)
-    columns: dict[str, list] = {}
-    for name in {*adapter.text_columns, adapter.image}:
-        column = table.column(name)
-        if _is_list_of_images(column.type):
-            lengths = pc.fill_null(pc.list_value_length(column), 0).to_pylist()
-            columns[name] = [[None] * length for length in lengths]  # only the number is asked for
-        elif _is_image(column.type):
-            columns[name] = [True if there else None for there in pc.is_valid(column).to_pylist()]
-        else:
-            columns[name] = column.to_pylist()
+    images = table.column(adapter.image)
+    if not (_is_image(images.type) or _is_list_of_images(images.type)):
+        raise TemplateError(
+            f"task {task}: column {adapter.image!r} holds {images.type}, no images or lists of images; cast it to "
+            "datasets.Image() before saving"
+        )
+    num_images = _count_images(images)
+    columns = {name: _values(table.column(name)) for name in adapter.text_columns}
     items = []
     for number in range(len(dataset)):
         row = {name: values[number] for name, values in columns.items()}
-        if row[adapter.image] and adapter.keeps(row):
+        if num_images[number] == 1 and adapter.keeps(row):
             items.append(adapter.item(row, number, task))
     if not items:
-        raise TemplateError(f"task {task}: none of {len(dataset)} rows passes the keep rule {dict(adapter.keep)}")
-    return unique_ids(items, task)
+        raise TemplateError(
+            f"task {task}: of {len(dataset)} rows {sum(n == 1 for n in num_images)} have exactly one image in column "
+            f"{adapter.image!r}, and none of these passes the keep rule {dict(adapter.keep)}"
+        )
+    return unique_ids(items, task, lambda row: hashlib.sha256(repr(images[row].as_py()).encode()).hexdigest())
+
+
+def _values(column: pa.ChunkedArray) -> list:
+    """Python values; of images only whether they are there, so that none is read."""
+    if _is_image(column.type) or _is_list_of_images(column.type):
+        return [n or None for n in _count_images(column)]
+    return column.to_pylist()
+
+
+def _count_images(column: pa.ChunkedArray) -> list[int]:
+    if _is_list_of_images(column.type):
+        return pc.fill_null(pc.list_value_length(column), 0).to_pylist()
+    return [int(there) for there in pc.is_valid(column).to_pylist()]
 
 
 def stratified_sample(items: Sequence[Item], n: int, seed: int) -> list[Item]:

@@ -192,6 +192,12 @@ def test_embeddings_decide_what_strings_leave_open(benchmarks, lmms_eval, tmp_pa
     assert strict.metrics("blink_tm_complex")["tm_unmatched"] == 100
     assert "no response named a choice" in strict.output
 
+    # The run's own log can be replayed, but not for other prompts.
+    again = ("--model", "tm_replay", "--model_args", f"samples={tmp_path / 'logs'}", *arguments[4:])
+    (tmp_path / "other.txt").write_text("{choices} {question}\n")
+    refused = lmms_eval(*again, TM_TEMPLATES=tmp_path / "other.txt")
+    assert refused.returncode != 0 and "was recorded with another prompt" in refused.output
+
 
 def test_a_real_model_answers_every_template(benchmarks, lmms_eval, tiny_llava):
     run = lmms_eval(

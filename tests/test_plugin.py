@@ -30,7 +30,7 @@ def test_every_yaml_is_what_its_name_says(path):
             ("tm_avg", "mean", False),
             ("tm_max_min", "mean", False),
         }
-        assert all((path.parent.glob(f"**/{member}.yaml")) for member in config["task"])
+        assert all(list(path.parent.glob(f"**/{member}.yaml")) for member in config["task"])
     elif "task" in config:
         benchmark, template_set = path.stem.split("_tm_")
         assert config == {"task": path.stem, "include": f"{benchmark}.yaml", "template_set": template_set}

@@ -3,6 +3,7 @@ from dataclasses import fields, replace
 import pytest
 
 from lmms_eval_templates import TemplateError
+from lmms_eval_templates.binding import decide
 from lmms_eval_templates.embedding import load_embedder
 from lmms_eval_templates.settings import Settings
 from lmms_eval_templates.signature import Signature
@@ -27,6 +28,11 @@ def test_all_bad_values_are_refused_at_once(tmp_path):
         )
     for part in ("TM_ITEMS='-1'", "TM_SEED='x'", "TM_TEMPLATES=", "robust or strict", "sampled or paper"):
         assert part in str(caught.value)
+
+
+def test_a_misspelled_setting_is_refused():
+    with pytest.raises(TemplateError, match="TM_ITEM is no setting; did you mean TM_ITEMS"):
+        Settings.from_environment({"TM_ITEM": "5", "TM_TOKEN": "of another program"})
 
 
 def test_templates_by_name_and_by_file(tmp_path):
@@ -64,3 +70,13 @@ def test_an_embedder_that_cannot_be_loaded_is_one_error_that_says_what_to_set(tm
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(TemplateError, match=r"TM_EMBEDDER='.*nothing'.*Set TM_EMBEDDER to"):
         load_embedder(str(tmp_path / "nothing"))
+
+
+def test_what_holds_no_word_is_no_answer(encoder):
+    settings = Settings(embedder=encoder)
+    for response in ("<|im_end|>", "...", "  ", "<think>It is a cat, a kitten, a tomcat</think>"):
+        assert decide(response, ["cat", "dog"], settings) == (None, None)
+    # Reasoning is not compared, the answer is.
+    response = "<think>Not a kitten, tomcat or lion.</think>A puppy."
+    assert decide(response, ["cat", "dog"], settings) == (1, "embedding")
+    assert decide(response, ["cat", "dog"], Settings(embedder="none")) == (None, None)

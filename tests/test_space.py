@@ -13,12 +13,12 @@ from scipy import stats
 from lmms_eval_templates import CHOICE, QUESTION, VQA, MetaTemplate, TemplateSpace, assign_templates
 from lmms_eval_templates.space import JointSpace
 
-GOLDEN_INDICES = [109301722481, 36291461457, 19204552395, 24528437699, 674668473]
+GOLDEN_INDICES = [39855860672, 13233345262, 7002762144, 8944067607, 246011609]
 GOLDEN_TEXTS = [
-    "Relying on the given image, kindly give an answer to the question below:\n{question}\n"
-    "What you are expected to decide on is the right answer out of these answer choices:\n{choices}",
-    "Analyze the provided picture, then determine the answer to the question below:\n{question}\n"
-    "What you need to select is the right one from these answer choices: {choices}",
+    "Once you have observed the given image, you are asked to answer this question: {question}\n"
+    "From the listed alternatives, select the most suitable one:\n{choices}",
+    "Please give us the answer to the question below regarding the image:\n{question}\n"
+    "After reading these options, choose the correct one:\n{choices}",
 ]
 
 # Sections 2.2 and the abstract of the paper.
@@ -140,8 +140,8 @@ def test_take_agrees_with_a_walk_over_the_slots(everything):
     assert everything["question"][0] == "The question about the image is as follows: {question}"
     assert everything["question"][1] == "The question about the image is as follows:\n{question}"
     assert everything["question"][2] == "The question about the image is the following: {question}"
-    # 8 images, 7 ways to say where it stands, 2 ways to write the colon.
-    assert [QUESTION[i * 8 * 7 * 2].split()[2] for i in range(3)] == list(about[:3])
+    # 8 images, 6 ways to say where it stands, 2 ways to write the colon.
+    assert [QUESTION[i * 8 * 6 * 2].split()[2] for i in range(3)] == list(about[:3])
 
 
 def test_texts_outside_are_refused():

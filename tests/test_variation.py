@@ -100,7 +100,7 @@ def test_lists_of_images_and_a_shuffled_dataset():
         }
         for i in range(6)
     ]
-    adapter = FieldsAdapter("id", "q", "c", "a", "image", keep={"image": "single"})
+    adapter = FieldsAdapter("id", "q", "c", "a", "image")
     data = datasets.Dataset.from_list(rows, features=features).select([5, 4, 2, 0])
     kept = read_items(data, adapter, "t")
     assert [item.id for item in kept] == ["i4", "i2", "i0"]
@@ -119,10 +119,16 @@ def test_bad_data_is_refused():
     data = dataset(2)
     with pytest.raises(TemplateError, match="no column kind; it has"):
         read_items(data.remove_columns("kind"), ADAPTER, "t")
-    with pytest.raises(TemplateError, match="none of 2 rows passes"):
+    with pytest.raises(TemplateError, match="none of these passes the keep rule"):
         read_items(data, FieldsAdapter("id", "q", "c", "a", "image", keep={"kind": "z"}), "t")
     with pytest.raises(TemplateError, match="is empty"):
         read_items(data.select([]), ADAPTER, "t")
+    bare = data.remove_columns("image")
+    with pytest.raises(TemplateError, match="column 'image' holds string, no images"):
+        read_items(bare.add_column("image", ["a.png", "b.png"]), ADAPTER, "t")
+    none = datasets.Dataset.from_list([{**row, "image": None} for row in bare], features=FEATURES)
+    with pytest.raises(TemplateError, match="of 2 rows 0 have exactly one image in column 'image'"):
+        read_items(none, ADAPTER, "t")
 
 
 def test_expansion_copies_no_image():
@@ -136,7 +142,7 @@ def test_expansion_copies_no_image():
     chosen = read_items(data, ADAPTER, "t")
     began = time.perf_counter()
     expanded = expand(data, ADAPTER, chosen, TemplateSet("many", tuple(str(t) for t in range(100))))
-    assert time.perf_counter() - began < 5
+    assert time.perf_counter() - began < 1
     assert len(expanded) == 10_000
     # Every view points into the buffers of the dataset.
     original = {b.address for c in data.data.table["image"].chunks for b in c.field("bytes").buffers() if b}

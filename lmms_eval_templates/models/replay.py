@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from lmms_eval.api.instance import Instance
 from lmms_eval.api.model import lmms
+from loguru import logger
 
 from ..metrics import RECORD_METRIC, Cell
 
@@ -17,10 +18,10 @@ class Replay(lmms):
     """Gives the responses that a run with `--log_samples` recorded, by task, item and template.
 
     Args:
-        samples: lmms-eval's output folder (the newest `*_samples_TASK.jsonl` below it is read), or one such file.
+        samples: the folder of one model's logs (the newest `*_samples_TASK.jsonl` below it is read), or one such file.
 
     Example:
-        TM_MATCH=strict lmms-eval --model tm_replay --model_args samples=logs --tasks blink_tm_complex
+        TM_MATCH=strict lmms-eval --model tm_replay --model_args samples=logs/MODEL --tasks blink_tm_complex
     """
 
     def __init__(self, samples: str, batch_size: int | str = 1, device: str | None = None, **unknown: object):
@@ -33,14 +34,24 @@ class Replay(lmms):
         if not self._samples.exists():
             raise SystemExit(f"tm_replay: samples={samples}: no such folder or file")
 
-    def _responses(self, task: str) -> dict[tuple[str, int], str]:
-        path = self._samples
-        if path.is_dir():
-            logs = sorted(path.rglob(f"*_samples_{task}.jsonl"), key=lambda log: log.name)
-            if not logs:
-                raise SystemExit(f"tm_replay: no *_samples_{task}.jsonl below {path}; was it run with --log_samples?")
-            path = logs[-1]
-        responses = {}
+    def _log_of(self, task: str) -> Path:
+        if self._samples.is_file():
+            return self._samples
+        logs = sorted(self._samples.rglob(f"*_samples_{task}.jsonl"), key=lambda log: log.name)
+        if not logs:
+            raise SystemExit(
+                f"tm_replay: no *_samples_{task}.jsonl below {self._samples}; was it run with --log_samples?"
+            )
+        folders = sorted({str(log.parent) for log in logs})
+        if len(folders) > 1:
+            raise SystemExit(f"tm_replay: logs of {task} lie in {', '.join(folders)}; name one of these as samples")
+        return logs[-1]
+
+    def _recorded(self, task: str) -> dict[tuple[str, int], tuple[str, str | None]]:
+        """Response and prompt of each item and template."""
+        path = self._log_of(task)
+        logger.info(f"tm_replay: {task} from {path}")
+        recorded = {}
         for number, line in enumerate(path.read_text("utf-8").split("\n"), start=1):
             if not line.strip():
                 continue
@@ -50,25 +61,28 @@ class Replay(lmms):
                 while isinstance(response, list):
                     (response,) = response
                 cell = Cell.from_record(sample[RECORD_METRIC])
-                responses[cell.item, cell.template] = str(response)
+                recorded[cell.item, cell.template] = str(response), sample.get("input")
             except (ValueError, KeyError, TypeError) as error:
                 raise SystemExit(f"tm_replay: {path}, line {number}: no sample of our tasks ({error!r})") from None
-        return responses
+        return recorded
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
-        recorded: dict[str, dict[tuple[str, int], str]] = {}
+        recorded: dict[str, dict] = {}
         documents: dict[str, Any] = {}
         responses = []
         for request in requests:
-            *_, doc_id, task, split = request.args
+            prompt, *_, doc_id, task, split = request.args
             if task not in recorded:
-                recorded[task] = self._responses(task)
+                recorded[task] = self._recorded(task)
                 documents[task] = self.task_dict[task][split].select_columns(["item_id", "template"])
             doc = documents[task][doc_id]
-            key = doc["item_id"], doc["template"]
-            if key not in recorded[task]:
-                raise SystemExit(f"tm_replay: no response to item {key[0]!r} with template {key[1]} of {task}")
-            responses.append(recorded[task][key])
+            where = f"item {doc['item_id']!r} with template {doc['template']} of {task}"
+            response, asked = recorded[task].get((doc["item_id"], doc["template"]), (None, None))
+            if response is None:
+                raise SystemExit(f"tm_replay: no response to {where}")
+            if asked is not None and asked != prompt:
+                raise SystemExit(f"tm_replay: {where} was recorded with another prompt: {asked!r}, not {prompt!r}")
+            responses.append(response)
         return responses
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
