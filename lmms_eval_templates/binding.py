@@ -19,7 +19,7 @@ from .matching import LETTERS, Match, match_answer
 from .metrics import METRICS, RECORD_METRIC, Cell, all_metrics, build_matrix
 from .sets import TemplateError, fill, template_set
 from .settings import Settings
-from .signature import Signature, installed_versions
+from .signature import Signature, installed_versions, run_environment
 from .space import VQA
 
 FIELDS_KEY, SET_KEY = "template_fields", "template_set"
@@ -78,6 +78,7 @@ def bind(config: Mapping[str, Any]) -> dict[str, Any]:
                 **installed_versions(),
             )
         )
+        metadata["environment"] = run_environment()
         return expand(dataset, adapter, items, templates, int(os.environ.get("WORLD_SIZE", "1")))
 
     def doc_to_visual(doc: Mapping[str, Any]) -> list:

@@ -112,33 +112,45 @@ def template_accuracies(correct: np.ndarray) -> np.ndarray:
     return 100 * correct.mean(axis=0)
 
 
-def null_max_min(correct: np.ndarray, seed: int = 0, permutations: int = PERMUTATIONS) -> np.ndarray:
-    """Max-Min of models that get the same items right equally often but do not care about wording.
+def null_extremes(correct: np.ndarray, seed: int = 0, permutations: int = PERMUTATIONS) -> np.ndarray:
+    """Worst and best template of models that get the same items right equally often but do not care about wording.
 
-    Each item's outcomes are permuted among the templates. Even such a model shows a Max-Min above 0, because each
+    Each item's outcomes are permuted among the templates. Even such a model's templates differ, because each
     template's accuracy is a sample.
 
     Returns:
-        Max-Min in percent, shape [permutations].
+        Numbers of right answers of the worst and of the best template, shape [permutations, 2], int64.
     """
     num_items, num_templates = correct.shape
-    right = correct.sum(axis=1, keepdims=True)
-    draws = np.empty(permutations)
+    right = correct.sum(axis=1)
+    rows, any_right = np.arange(num_items), right[:, None] > 0
+    draws = np.empty((permutations, 2), np.int64)
     for p in range(permutations):
         keys = random_bits(correct.size, "null", seed, p).reshape(correct.shape)
         # The templates that hold an item's `right` smallest keys are a uniform subset of that size.
-        order = keys.argsort(axis=1)
-        counts = np.bincount(order[np.arange(num_templates) < right], minlength=num_templates)
-        draws[p] = 100 * np.ptp(counts) / num_items
+        largest = np.sort(keys, axis=1)[rows, right - 1]
+        counts = ((keys <= largest[:, None]) & any_right).sum(axis=0)
+        draws[p] = counts.min(), counts.max()
     return draws
 
 
-def sensitivity(correct: np.ndarray, seed: int = 0) -> dict[str, float]:
+def null_max_min(correct: np.ndarray, seed: int = 0, permutations: int = PERMUTATIONS) -> np.ndarray:
+    """Max-Min of `null_extremes` in percent, shape [permutations]."""
+    return max_min(null_extremes(correct, seed, permutations), len(correct))
+
+
+def max_min(counts: np.ndarray, num_items: int) -> np.ndarray:
+    """Max-Min in percent over the last axis, from numbers of right answers: equal Max-Min compare as equal."""
+    return 100 * np.ptp(counts, axis=-1) / num_items
+
+
+def sensitivity(correct: np.ndarray, seed: int = 0, extremes: np.ndarray | None = None) -> dict[str, float]:
     """How good a model is and how much wording moves it.
 
     Args:
         correct: bool, shape [items, templates].
         seed: of the permutations behind `tm_null_max_min` and `tm_p_value`.
+        extremes: `null_extremes(correct, seed)`, where it is at hand already.
 
     Returns:
         tm_avg: mean accuracy. tm_max_min: best minus worst template (paper section 3.1). tm_best, tm_worst: those two.
@@ -156,14 +168,12 @@ def sensitivity(correct: np.ndarray, seed: int = 0) -> dict[str, float]:
     if correct.size == 0:
         return dict.fromkeys(names, float("nan"))
     accuracies = template_accuracies(correct)
-    # Counts, not percentages: equal Max-Min must compare as equal.
-    counts = correct.sum(axis=0)
-    max_min = 100 * float(np.ptp(counts)) / len(correct)
-    null = null_max_min(correct, seed)
-    as_large = int((null >= max_min - 1e-9).sum())
+    measured = float(max_min(correct.sum(axis=0), len(correct)))
+    null = max_min(null_extremes(correct, seed) if extremes is None else extremes, len(correct))
+    as_large = int((null >= measured).sum())
     values = (
         accuracies.mean(),
-        max_min,
+        measured,
         accuracies.max(),
         accuracies.min(),
         accuracies.std(),
@@ -192,9 +202,9 @@ def consistency(predictions: np.ndarray) -> float:
     return float(100 * np.mean(agreeing / (num_templates * (num_templates - 1))))
 
 
-def all_metrics(matrix: Matrix, seed: int = 0) -> dict[str, float]:
-    """Every metric of `METRICS`, in its order."""
-    values = sensitivity(matrix.correct, seed)
+def all_metrics(matrix: Matrix, seed: int = 0, extremes: np.ndarray | None = None) -> dict[str, float]:
+    """Every metric of `METRICS`, in its order; the arguments are those of `sensitivity`."""
+    values = sensitivity(matrix.correct, seed, extremes)
     values["tm_consistency"] = consistency(matrix.predictions)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is nan
