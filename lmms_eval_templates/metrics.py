@@ -195,23 +195,26 @@ def p_value(measured: float, null: np.ndarray) -> float:
     return (1 + int((null >= measured - 1e-9).sum())) / (1 + len(null))
 
 
-def consistency(predictions: np.ndarray) -> float:
-    """Share of template pairs that agree on an item's prediction, in percent, mean over items.
+def item_consistency(predictions: np.ndarray) -> np.ndarray:
+    """Share of template pairs that agree on each item's prediction, in percent, shape [items].
 
     Args:
         predictions: int, shape [items, templates]. Responses that name no choice (-1) agree with nothing, not even
             with each other.
     """
     num_items, num_templates = predictions.shape
-    if num_items == 0:
-        return float("nan")
     if num_templates == 1:
-        return 100.0
-    agreeing = sum(
-        (count := (predictions == choice).sum(axis=1)) * (count - 1)
-        for choice in range(predictions.max(initial=-1) + 1)
-    )
-    return float(100 * np.mean(agreeing / (num_templates * (num_templates - 1))))
+        return np.full(num_items, 100.0)
+    agreeing = np.zeros(num_items)
+    for choice in range(predictions.max(initial=-1) + 1):
+        count = (predictions == choice).sum(axis=1)
+        agreeing += count * (count - 1)
+    return 100 * agreeing / (num_templates * (num_templates - 1))
+
+
+def consistency(predictions: np.ndarray) -> float:
+    """Mean over items of `item_consistency`, or nan where there are none."""
+    return float(item_consistency(predictions).mean()) if len(predictions) else float("nan")
 
 
 def matching_metrics(matrix: Matrix) -> dict[str, float]:

@@ -75,9 +75,7 @@ def table2(blocks: Blocks) -> Table:
         blocks=rows,
         key_columns=2,
         rows_each=2,
-        notes=[
-            "Overall is the plain mean over the columns that the block has; a model that lacks one has no Overall."
-        ],
+        notes=["Overall is the plain mean over the columns that the block has; a model that lacks one has no Overall."],
     )
 
 
@@ -256,6 +254,27 @@ def _template_rows(summary: Summary, extremes: float) -> Iterator[list[Cell]]:
                 rank = 1 + int((accuracies > accuracies[index]).sum())
                 where = text(model), text(benchmark_name(benchmark)), text(setting_name(setting))
                 yield [*where, number(rank, 0), number(index, 0), number(accuracies[index]), text(texts[index])]
+
+
+def template_set_tables(summary: Summary) -> list[tuple[str, Table]]:
+    """For each template set its texts, with their accuracy over all runs that were asked with it."""
+    tables = []
+    for place, setting in enumerate(dict.fromkeys(setting for _, setting in summary.keys)):
+        asked = [(m, key) for m, analyses in summary.analyses.items() for key in analyses if key[1] == setting]
+        accuracies = np.array([summary.analyses[model][key].accuracies for model, key in asked])
+        texts = summary.runs[asked[0][0]][asked[0][1]].header.templates
+        rows = [
+            [number(index, 0), *map(number, (column.mean(), column.min(), column.max())), text(texts[index])]
+            for index, column in enumerate(accuracies.T)
+        ]
+        table = Table(
+            name=f"set-{place}",
+            caption=f"The {setting_name(setting)} templates, with their accuracy in percent over {len(asked)} runs.",
+            columns=[("Number",), ("Mean",), ("Lowest",), ("Highest",), ("Template",)],
+            blocks=[("", rows)],
+        )
+        tables.append((setting, table))
+    return tables
 
 
 def all_tables(summary: Summary, paper: dict[int, Scores]) -> list[Table]:

@@ -78,6 +78,11 @@ class Table:
         return rows
 
 
+def column_is_text(table: Table, column: int) -> bool:
+    """Whether a column holds words, which stand to the left."""
+    return any(isinstance(row[column].value, str) for _, rows in table.blocks for row in rows)
+
+
 def number(value: float, digits: int = 2) -> Cell:
     """A figure, or a dash where there is none."""
     return Cell(MISSING, math.inf) if math.isnan(value) else Cell(f"{value:.{digits}f}", value)
@@ -97,13 +102,9 @@ def embolden(cells: Sequence[Cell], highest: bool) -> list[Cell]:
 
 def to_markdown(table: Table) -> str:
     """A GitHub table; headings of several levels are joined."""
+    rules = ["---" if column_is_text(table, column) else "---:" for column in range(len(table.columns))]
     heads = [" ".join(column) for column in table.columns]
-    lines = [
-        table.caption,
-        "",
-        _pipe(heads),
-        _pipe(["---"] * table.key_columns + ["---:"] * (len(heads) - table.key_columns)),
-    ]
+    lines = [table.caption, "", _pipe(heads), _pipe(rules)]
     for title, rows in table.blocks:
         if title:
             lines.append(_pipe([f"*{title}*", *[""] * (len(heads) - 1)]))
@@ -136,14 +137,14 @@ def to_csv(table: Table) -> str:
 
 def to_latex(table: Table) -> str:
     """A `table` environment; needs the package booktabs."""
-    keys = table.key_columns
     width = len(table.columns)
+    alignment = "".join("l" if column_is_text(table, column) else "r" for column in range(width))
     lines = [
         "% needs \\usepackage{booktabs}",
         "\\begin{table}",
         "\\centering",
         f"\\caption{{{table.caption.translate(_LATEX)}}}",
-        f"\\begin{{tabular}}{{{'l' * keys}{'r' * (width - keys)}}}",
+        f"\\begin{{tabular}}{{{alignment}}}",
         "\\toprule",
         *(" & ".join(_latex_head(words, columns) for words, columns, _ in row) + " \\\\" for row in table.header_rows),
         "\\midrule",
