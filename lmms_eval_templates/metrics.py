@@ -65,6 +65,7 @@ class Matrix:
 
     Attributes:
         items: ids, length I.
+        answers: index of each item's right choice, shape [I], int64.
         predictions: shape [I, T], int64, -1 where a response names no choice.
         correct: shape [I, T], bool.
         embedded: shape [I, T], bool, decided by sentence embeddings.
@@ -72,6 +73,7 @@ class Matrix:
     """
 
     items: tuple[str, ...]
+    answers: np.ndarray
     predictions: np.ndarray
     correct: np.ndarray
     embedded: np.ndarray
@@ -100,10 +102,10 @@ def build_matrix(cells: Iterable[Cell], num_templates: int) -> Matrix:
     shape = (len(items), num_templates)
     predictions = np.array([[-1 if c.prediction is None else c.prediction for c in r] for r in grid], np.int64)
     predictions = predictions.reshape(shape)
-    answers = np.array([r[0].answer for r in grid], np.int64).reshape(-1, 1)
+    answers = np.array([r[0].answer for r in grid], np.int64)
     embedded = np.array([[c.step == "embedding" for c in r] for r in grid], bool).reshape(shape)
     left_out = tuple(sorted(set(rows) - set(items)))
-    return Matrix(tuple(items), predictions, predictions == answers, embedded, left_out)
+    return Matrix(tuple(items), answers, predictions, predictions == answers[:, None], embedded, left_out)
 
 
 def template_accuracies(correct: np.ndarray) -> np.ndarray:

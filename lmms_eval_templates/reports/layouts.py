@@ -88,7 +88,12 @@ def overall_score(scores: dict[Key, Score], keys: Sequence[Key]) -> Score:
 
 
 def _keys(blocks: Blocks) -> list[Key]:
-    return sort_keys({key for _, scores in blocks for values in scores.values() for key in values})
+    """The first block's columns, then what only others have."""
+    keys: dict[Key, None] = {}
+    for _, scores in blocks:
+        keys |= dict.fromkeys(sort_keys({key for values in scores.values() for key in values}))
+    order = list(dict.fromkeys(benchmark for benchmark, _ in keys))
+    return sorted(keys, key=lambda key: order.index(key[0]))
 
 
 def _two_rows_each(

@@ -118,11 +118,12 @@ def _lead(summary: Summary) -> str:
     runs = [run for of_model in summary.runs.values() for run in of_model.values()]
     benchmarks = ", ".join(dict.fromkeys(benchmark_name(benchmark) for benchmark, _ in summary.keys))
     answers = sum(run.matrix.predictions.size for run in runs)
-    dates = sorted(run.header.date for run in runs)
+    dates = sorted({_day(run.header.date) for run in runs})
+    days = f"on {dates[0]}" if len(dates) == 1 else f"from {dates[0]} to {dates[-1]}"
     return (
         f"{len(runs)} runs on {benchmarks}, {answers:,} answers. Each question was asked with every template of a set; "
         f"Avg. is the mean accuracy, Max-Min the distance from the worst to the best template. "
-        f"The runs were logged from {_day(dates[0])} to {_day(dates[-1])}."
+        f"The runs were logged {days}."
     )
 
 
