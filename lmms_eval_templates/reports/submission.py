@@ -210,8 +210,9 @@ def _inconsistencies(content: Mapping[str, Any]) -> Iterator[str]:
             if count > signature.items:
                 yield f"{where}.embedded[{template}]: is {count}, but there are {signature.items} items"
     for name, values in versions.items():
-        if content["versions"][name] != ", ".join(sorted(values)):
-            yield f"versions.{name}: is {content['versions'][name]!r}, but the signatures say {', '.join(sorted(values))}"
+        given, signed = content["versions"][name], ", ".join(sorted(values))
+        if given != signed:
+            yield f"versions.{name}: is {given!r}, but the signatures say {signed!r}"
 
 
 def _matrix(run: Mapping[str, Any]) -> Matrix:

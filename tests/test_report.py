@@ -1,0 +1,385 @@
+"""The report command on logs of real lmms-eval runs."""
+
+from __future__ import annotations
+
+import csv
+import filecmp
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up_runs import ITEMS, logs, results_file, samples_file, sources  # noqa: F401
+from PIL import Image
+
+from lmms_eval_templates.cli import main
+from lmms_eval_templates.reports.figures import draw_all
+from lmms_eval_templates.reports.ratios import read_ratios
+from lmms_eval_templates.reports.runs import read_runs
+from lmms_eval_templates.reports.summary import summarise
+from lmms_eval_templates.sets import TemplateError
+
+
+@pytest.fixture(scope="module")
+def report(logs, tmp_path_factory) -> Path:  # noqa: F811
+    folder = tmp_path_factory.mktemp("report") / "report"
+    assert main(["report", *sources(logs), "--with-paper", "-o", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def copy(logs, tmp_path) -> Path:  # noqa: F811
+    """A copy of one model's logs, to be damaged."""
+    return Path(shutil.copytree(logs / "fickle", tmp_path / "fickle"))
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path_factory, monkeypatch) -> None:
+    """The default output is a folder here."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+
+
+def table(folder: Path, name: str) -> list[dict[str, str]]:
+    with (folder / f"{name}.csv").open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def raw(logs: Path, model: str, setting: str) -> tuple[np.ndarray, np.ndarray]:  # noqa: F811
+    """Predictions (-1: none) and answers from the sample log, shape [items, templates]."""
+    records = [json.loads(line)["tm_avg"] for line in samples_file(logs / model, setting).open()]
+    records.sort(key=lambda r: (r["item"], r["template"]))
+    shape = ITEMS, -1
+    predictions = np.array([-1 if r["prediction"] is None else r["prediction"] for r in records]).reshape(shape)
+    return predictions, np.array([r["answer"] for r in records]).reshape(shape)
+
+
+def test_every_figure_follows_from_the_sample_logs(logs, report):  # noqa: F811
+    rows = {(row["Model"], row["Templates"]): row for row in table(report, "statistics")}
+    table2 = {(row["Model"], row[""]): row for row in table(report, "table2") if row["source"] == "this report"}
+    names = {"simple": ("Simple", "S"), "complex": ("Complex", "ID"), "ood": ("OOD", "OOD")}
+    for model in ("steady", "fickle", "hostile"):
+        averages, ranges = [], []
+        for setting, (shown, short) in names.items():
+            predictions, answers = raw(logs, model, setting)
+            accuracies = 100 * (predictions == answers).mean(axis=0)
+            num_templates = len(accuracies)
+            agree = [
+                np.mean([p[s] == p[t] != -1 for s in range(num_templates) for t in range(num_templates) if s != t])
+                for p in predictions
+            ]
+            expected = {
+                "Items": ITEMS,
+                "Avg. mean": accuracies.mean(),
+                "Max-Min measured": accuracies.max() - accuracies.min(),
+                "Templates' accuracy best": accuracies.max(),
+                "Templates' accuracy worst": accuracies.min(),
+                "Templates' accuracy std": accuracies.std(),
+                "Answers consistent": 100 * np.mean(agree),
+                "Answers embedded": 0,
+                "Answers unmatched": 100 * (predictions == -1).mean(),
+            }
+            row = rows[model, shown]
+            assert {name: float(row[name]) for name in expected} == pytest.approx(expected)
+            averages.append(accuracies.mean())
+            ranges.append(np.ptp(accuracies))
+            assert float(table2[model, "Avg."][f"Demo {short}"]) == pytest.approx(averages[-1])
+            listed = {
+                int(r["Number"]): float(r["Accuracy"])
+                for r in table(report, "templates")
+                if (r["Model"], r["Templates"]) == (model, shown)
+            }
+            assert [listed[t] for t in range(num_templates)] == pytest.approx(list(accuracies))
+        assert float(table2[model, "Avg."]["Overall"]) == pytest.approx(np.mean(averages))
+        assert float(table2[model, "Max-Min"]["Overall"]) == pytest.approx(np.mean(ranges))
+
+
+def test_statistics_tell_the_sensitive_model_from_the_steady_one(report):
+    rows = {(row["Model"], row["Templates"]): row for row in table(report, "statistics")}
+    steady, fickle = rows["steady", "Complex"], rows["fickle", "Complex"]
+    assert float(steady["Max-Min measured"]) == 0
+    assert float(steady["Max-Min p"]) == 1
+    assert float(fickle["Max-Min p"]) < 0.01
+    assert float(fickle["Max-Min low"]) > 0
+
+
+def test_pairs_follow_from_the_sample_logs(logs, report):  # noqa: F811
+    counts = {}
+    for model in ("steady", "hostile"):
+        predictions, answers = raw(logs, model, "complex")
+        counts[model] = (predictions == answers).sum(axis=0)
+    (row,) = [
+        row
+        for row in table(report, "pairs")
+        if row["Templates"] == "Complex" and {row["Better"], row["Worse"]} == {"steady", "hostile"}
+    ]
+    better, worse = counts[row["Better"]], counts[row["Worse"]]
+    assert float(row["Difference"]) == pytest.approx(100 * (better - worse).mean() / ITEMS)
+    assert float(row["Difference"]) > 0
+    assert float(row["Order holds"]) == pytest.approx(100 * (better > worse).mean())
+    assert float(row["Ties"]) == pytest.approx(100 * (better == worse).mean())
+
+
+def test_best_and_worst_templates_come_with_their_texts(logs, report):  # noqa: F811
+    rows = [r for r in table(report, "best_and_worst") if (r["Model"], r["Templates"]) == ("fickle", "Complex")]
+    assert len(rows) == 20
+    accuracies = [float(row["Accuracy"]) for row in rows]
+    assert accuracies == sorted(accuracies, reverse=True)
+    templates = json.loads(results_file(logs / "fickle").read_text())["configs"]["demo_tm_complex"]["metadata"][
+        "templates"
+    ]
+    assert all(row["Template"] == templates[int(row["Number"])] for row in rows)
+
+
+def test_the_papers_rows_are_marked(report):
+    rows = table(report, "table2")
+    papers = [row for row in rows if row["source"].startswith("from the paper")]
+    assert len(papers) == 18
+    assert {row["Overall"][:5] for row in papers if row["Model"] == "LLaVA-1.5-7B"} == {"48.94", "13.93"}
+    assert [row["BLINK S"] for row in rows if row["source"] == "this report"] == [""] * 6
+
+
+def test_pictures_are_written_as_png_and_svg(report):
+    names = {path.stem for path in (report / "figures").iterdir()}
+    assert names == {
+        *("range_demo", "distribution_demo"),
+        *("heatmap_demo_simple", "heatmap_demo_complex", "heatmap_demo_ood"),
+    }
+    for name in names:
+        with Image.open(report / "figures" / f"{name}.png") as picture:
+            grey = np.asarray(picture.convert("L"))
+        assert picture.width > 900
+        assert np.ptp(grey) > 150  # black on white
+        assert "<svg" in (report / "figures" / f"{name}.svg").read_text()[:1000]
+
+
+def test_the_heat_maps_scale_is_monotone_in_grey():
+    import matplotlib
+
+    red, green, blue = matplotlib.colormaps["cividis_r"](np.linspace(0, 1, 50))[:, :3].T
+    assert (np.diff(0.2126 * red + 0.7152 * green + 0.0722 * blue) < 0).all()
+
+
+def test_the_same_logs_give_the_same_bytes(logs, tmp_path):  # noqa: F811
+    for seed in ("0", "1"):
+        command = [sys.executable, "-m", "lmms_eval_templates.cli", "report", *sources(logs), "-o", f"report{seed}"]
+        subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONHASHSEED": seed}, check=True)
+    first, second = tmp_path / "report0", tmp_path / "report1"
+    files = sorted(str(path.relative_to(first)) for path in first.rglob("*") if path.is_file())
+    assert len(files) == 7 * 3 + 5 * 2 + 2
+    assert filecmp.cmpfiles(first, second, files, shallow=False) == (files, [], [])
+
+
+def test_without_matplotlib_tables_still_work(logs, tmp_path):  # noqa: F811
+    code = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "from lmms_eval_templates.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "report", *sources(logs, "fickle"), "-o", "report"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "pip install 'lmms-eval-templates[report]'" in done.stderr
+    assert table(tmp_path / "report", "statistics")
+    assert "pip install &#39;lmms-eval-templates[report]&#39;" in (tmp_path / "report" / "index.html").read_text()
+    assert not (tmp_path / "report" / "figures").exists()
+
+
+def test_commands_that_reproduce_a_run_are_on_the_page(report):
+    page = (report / "index.html").read_text()
+    assert (
+        f"TM_ITEMS={ITEMS} TM_EMBEDDER=none lmms-eval --model tm_replay --model_args samples=responses/steady" in page
+    )
+
+
+# ---- logs that must not be merged silently
+
+
+def refused(capsys, *arguments: object) -> str:
+    assert main(["report", *map(str, arguments)]) == 2
+    return capsys.readouterr().err
+
+
+def again(folder: Path, date: str) -> None:
+    """A second run of the same tasks."""
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        shutil.copy(path, path.with_name(re.sub(r"^\d{8}_\d{6}", date, path.name)))
+
+
+def test_two_runs_of_a_task_are_named_with_the_choices(copy, tmp_path, capsys):
+    again(copy, "20991231_235959")
+    message = refused(capsys, f"fickle={copy}", "-o", tmp_path / "report")
+    assert "fickle: 2 runs of demo with the complex templates" in message
+    assert "fickle/20991231_235959/demo_tm_complex" in message
+    assert "--latest" in message
+    assert "--only" in message
+    assert not (tmp_path / "report").exists()
+    newest = read_runs([f"fickle={copy}"], latest=True)
+    assert {run.header.date for run in newest.runs} == {"20991231_235959"}
+    assert sum("is newer" in note for note in newest.notes) == 3
+    chosen = read_runs([f"fickle={copy}"], only=["*/2099*_simple", "*/2[!0]*", "*/20[!9]*_ood"]).runs
+    assert [(run.setting, run.header.date[:4] == "2099") for run in chosen] == [("ood", False), ("simple", True)]
+
+
+def test_models_that_lmms_eval_calls_alike_are_not_merged(logs, capsys):  # noqa: F811
+    message = refused(capsys, logs / "steady", logs / "fickle")
+    assert "tm_replay: 2 runs of demo" in message
+    assert "NAME=FOLDER" in message
+
+
+def test_an_interrupted_run_is_named(copy, capsys, tmp_path):
+    log = samples_file(copy, "complex")
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:-130]))
+    message = refused(capsys, f"fickle={copy}")
+    assert f"18 of {ITEMS} items were answered with all 100 templates" in message
+    assert "--limit" in message
+    log.write_bytes(b"".join(lines[:-1]) + lines[-1][:40])
+    assert f"line {len(lines)}: is cut off: the run was interrupted" in refused(capsys, f"fickle={copy}")
+    log.unlink()
+    assert "--log_samples" in refused(capsys, f"fickle={copy}")
+    assert main(["report", f"fickle={copy}", "--only", "*_ood", "-o", str(tmp_path / "report")]) == 0
+
+
+def test_latest_falls_back_on_the_newest_complete_run(copy):
+    again(copy, "20991231_235959")
+    (log,) = copy.rglob("20991231_235959_samples_demo_tm_ood.jsonl")
+    log.write_bytes(log.read_bytes()[:-30])
+    read = read_runs([f"fickle={copy}"], latest=True)
+    newest = {run.setting: run.header.date == "20991231_235959" for run in read.runs}
+    assert newest == {"simple": True, "complex": True, "ood": False}
+    assert any("cut off" in note for note in read.notes)
+
+
+def test_samples_without_results_are_named(copy, capsys):
+    log = samples_file(copy, "ood")
+    shutil.copy(log, log.with_name("20991231_235959_samples_demo_tm_ood.jsonl"))
+    message = refused(capsys, f"fickle={copy}")
+    assert "fickle/20991231_235959/demo_tm_ood: samples without a results file" in message
+    assert "--latest" in message
+    assert any("left out" in note for note in read_runs([f"fickle={copy}"], latest=True).notes)
+
+
+def test_a_log_with_two_runs_in_it_is_refused(copy, capsys):
+    log = samples_file(copy, "ood")  # lmms-eval appends, so that two runs of one second share a file
+    log.write_bytes(log.read_bytes() * 2)
+    assert "was answered twice" in refused(capsys, f"fickle={copy}")
+
+
+def test_results_that_are_not_the_samples_are_refused(copy, capsys):
+    path = results_file(copy)
+    content = json.loads(path.read_text())
+    content["results"]["demo_tm_ood"]["tm_avg,none"] += 1
+    path.write_text(json.dumps(content))
+    message = refused(capsys, f"fickle={copy}")
+    assert re.search(r"demo_tm_ood: tm_avg is [\d.]+ in .*results.json and [\d.]+ by .*demo_tm_ood.jsonl", message)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "group"),
+    [
+        ("match", "strict", "within one report"),
+        ("seed", "7", "within one report"),
+        ("items_hash", "0123456789ab", "within one benchmark demo"),
+    ],
+)
+def test_different_signatures_are_named(logs, copy, capsys, field, value, group):  # noqa: F811
+    path = results_file(copy)
+    content = json.loads(path.read_text())
+    metadata = content["configs"]["demo_tm_ood"]["metadata"]
+    metadata["signature"] = re.sub(rf"\|{field}:[^|]*", f"|{field}:{value}", metadata["signature"])
+    path.write_text(json.dumps(content))
+    message = refused(capsys, f"fickle={copy}", *sources(logs, "steady"))
+    assert f"signatures differ in {field} {group}" in message
+    assert f"{field}:{value}  fickle/" in message
+    assert "steady/" in message
+    assert "--only" in message
+
+
+def test_another_template_set_under_the_same_name_is_named(logs, copy, capsys):  # noqa: F811
+    path = results_file(copy)
+    path.write_text(
+        re.sub(r"templates:ood\|templates_hash:\w+", "templates:ood|templates_hash:aaaaaaaaaaaa", path.read_text())
+    )
+    message = refused(capsys, f"fickle={copy}", *sources(logs, "steady"))
+    assert "signatures differ in templates_hash within one template set ood" in message
+
+
+def test_versions_that_differ_are_noted(logs, copy):  # noqa: F811
+    path = results_file(copy)
+    path.write_text(re.sub(r"lmms_eval:[\d.]+", "lmms_eval:0.9", path.read_text()))
+    notes = read_runs([f"fickle={copy}", *sources(logs, "steady")]).notes
+    assert any("different versions: lmms_eval" in note for note in notes)
+
+
+def test_tasks_that_are_not_ours_are_named(copy):
+    path = results_file(copy)
+    content = json.loads(path.read_text())
+    content["configs"]["mmbench_en_dev"] = {"metadata": {"version": 0}}
+    path.write_text(json.dumps(content))
+    assert "not ours, left out: mmbench_en_dev" in read_runs([f"fickle={copy}"]).notes
+
+
+def test_what_cannot_be_read_is_named(tmp_path, copy, capsys):
+    assert "no such folder" in refused(capsys, tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    assert "--log_samples" in refused(capsys, tmp_path / "empty")
+    assert "matches none of the runs" in refused(capsys, f"fickle={copy}", "--only", "nothing")
+    results_file(copy).write_text("{")
+    assert "no results file of lmms-eval" in refused(capsys, f"fickle={copy}")
+
+
+# ---- where the report goes
+
+
+def test_an_earlier_report_is_replaced_and_nothing_else(copy, tmp_path, capsys):
+    output = tmp_path / "report"
+    arguments = ["report", f"fickle={copy}", "--only", "*_simple", "-o", str(output)]
+    assert main(arguments) == 0
+    (output / "stale.png").touch()
+    assert main(arguments) == 0
+    assert not (output / "stale.png").exists()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("years of work")
+    assert "holds no earlier report" in refused(capsys, f"fickle={copy}", "-o", mine)
+    assert (mine / "thesis.tex").read_text() == "years of work"
+    assert {path.name for path in tmp_path.iterdir()} == {"report", "mine", "fickle"}
+
+
+def test_a_failing_report_leaves_nothing(copy, tmp_path, capsys):
+    assert "no model 'x'" in refused(capsys, f"fickle={copy}", "--ratio", "x=1", "-o", tmp_path / "report")
+    assert {path.name for path in tmp_path.iterdir()} == {"fickle"}
+
+
+# ---- template-to-data ratios
+
+
+def test_ratios_are_drawn(logs, tmp_path):  # noqa: F811
+    summary = summarise(read_runs(sources(logs)))
+    ratios = read_ratios(summary, ["steady=0", "fickle=1.5e-3,7B", "hostile=7.5e-3,7B"])
+    assert ratios["hostile"] == (7.5e-3, "7B")
+    (picture,) = [picture for picture in draw_all(summary, ratios, tmp_path) if picture.name == "ratio"]
+    accuracy = summary.analyses["fickle"]["demo", "complex"].metrics["tm_avg"]
+    assert f"Demo Complex 7B at 0.0015: {accuracy:.1f}" in picture.description
+
+
+def test_a_ratio_beside_the_checkpoint_is_found(copy, tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    (checkpoint / "training_manifest.json").write_text('{"template_to_data_ratio": 0.0075}')
+    path = results_file(copy)
+    content = json.loads(path.read_text())
+    content["model_name"] = str(checkpoint)
+    path.write_text(json.dumps(content))
+    summary = summarise(read_runs([str(copy)]))
+    assert read_ratios(summary, []) == {"checkpoint": (0.0075, "")}
+    assert read_ratios(summary, ["checkpoint=0.5"]) == {"checkpoint": (0.5, "")}
+    with pytest.raises(TemplateError, match=r"'much' is no ratio; allowed is a number of 0 or more"):
+        read_ratios(summary, ["checkpoint=much"])
+    (checkpoint / "training_manifest.json").write_text("{}")
+    with pytest.raises(TemplateError, match="holds no template_to_data_ratio"):
+        read_ratios(summary, [])
