@@ -55,7 +55,7 @@ def table_view(table: Table) -> dict[str, Any]:
     all_rows = [row for _, block in table.blocks for row in block]
     step = table.rows_each
     return {
-        "id": table.name,
+        "id": f"table-{table.name}",  # sections have ids too
         "caption": table.caption,
         "notes": table.notes,
         "heads": heads,
