@@ -53,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"note: {note}")
     if matplotlib_missing():
         print(f"note: {INSTALL}", file=sys.stderr)
-    command = [*args.logs, *(f"--only={pattern}" for pattern in args.only), *(["--latest"] if args.latest else [])]
+    command = [*args.logs, *(f"--only={pattern}" for pattern in args.only), *(f"--ratio={r}" for r in args.ratio)]
+    command += ["--latest"] * args.latest + ["--with-paper"] * args.with_paper
     write_report(summary, args.output, args.ratio, args.with_paper, command, show_progress=True)
     output = Path(args.output)
     print(f"page: {output / PAGE}\ntables: {output}/*.md, *.csv, *.tex")

@@ -132,7 +132,7 @@ def _ranges(summary: Summary, benchmark: str, figure: Figure) -> str:
             axes.plot(bar, [y, y], color=color, linewidth=4, alpha=0.45, solid_capstyle="butt")
             axes.plot(m["tm_avg"], y, _MARKERS[k % 5], color=color, markersize=5, label=label)
             spread = f"{m['tm_max_min']:.1f}"
-            axes.annotate(spread, (m["tm_best"], y), (4, 0), textcoords="offset points", va="center", fontsize=7)
+            axes.annotate(spread, (m["tm_best"], y), (6, 0), textcoords="offset points", va="center", fontsize=7)
             words.append(
                 f"{model} {setting_name(key[1])} {m['tm_worst']:.1f} to {m['tm_best']:.1f}, mean {m['tm_avg']:.1f}"
             )

@@ -99,7 +99,8 @@ def _avg_interval(value: float, resampled: np.ndarray) -> Estimate:
 
 def _max_min_interval(value: float, resampled: np.ndarray) -> Estimate:
     low = max(0.0, value - np.quantile(resampled[:, 1], 1 - _TAIL))
-    return Estimate(value, float(low), float(value - np.quantile(resampled[:, 2], _TAIL)))
+    high = min(100.0, value - np.quantile(resampled[:, 2], _TAIL))
+    return Estimate(value, float(low), float(high))
 
 
 @dataclass(frozen=True)
