@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from .rng import random_bits
 
@@ -125,7 +126,8 @@ def null_extremes(correct: np.ndarray, seed: int = 0, permutations: int = PERMUT
     right = correct.sum(axis=1)
     rows, any_right = np.arange(len(correct)), right[:, None] > 0
     draws = np.empty((permutations, 2), np.int64)
-    for p in range(permutations):
+    slow = correct.size * permutations > 10**8
+    for p in tqdm(range(permutations), desc="permutation test", disable=not slow):
         keys = random_bits(correct.size, "null", seed, p).reshape(correct.shape)
         # The templates that hold an item's `right` smallest keys are a uniform subset of that size.
         largest = np.sort(keys, axis=1)[rows, right - 1]

@@ -39,7 +39,7 @@ def _write_responses(folder: Path, model: str) -> None:
                     # Without sensitivity only the item decides, so that all templates get the same answer.
                     right = ability + ease + effect[template] + 0.5 * luck > 0
                     response = LETTERS[answer if right else (answer + 1) % len(scene["choices"])]
-                    if model == "hostile" and (number + template) % 7 == 0:
+                    if model == "hostile" and (number + template) % 4 == 0:
                         response = ATTACK
                     cell = {
                         "item": scene["id"],

@@ -188,6 +188,14 @@ def test_without_matplotlib_tables_still_work(logs, tmp_path):  # noqa: F811
     assert not (tmp_path / "report" / "figures").exists()
 
 
+def test_a_score_that_rests_on_unmatched_answers_is_marked(logs, report):  # noqa: F811
+    shares = [100 * (raw(logs, "hostile", setting)[0] == -1).mean() for setting in ("simple", "complex", "ood")]
+    note = f"hostile: {max(shares):.0f}% of its answers on demo with the"
+    page = (report / "index.html").read_text()
+    assert note in page
+    assert "fickle: " not in page[page.index('class="notes"') : page.index('id="results"')]
+
+
 def test_commands_that_reproduce_a_run_are_on_the_page(report):
     page = (report / "index.html").read_text()
     assert (
@@ -365,6 +373,8 @@ def test_ratios_are_drawn(logs, tmp_path):  # noqa: F811
     (picture,) = [picture for picture in draw_all(summary, ratios, tmp_path) if picture.name == "ratio"]
     accuracy = summary.analyses["fickle"]["demo", "complex"].metrics["tm_avg"]
     assert f"Demo Complex 7B at 0.0015: {accuracy:.1f}" in picture.description
+    baseline = {"steady": ratios["steady"]}
+    assert all(picture.name != "ratio" for picture in draw_all(summary, baseline, tmp_path))
 
 
 def test_a_ratio_beside_the_checkpoint_is_found(copy, tmp_path):

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     logs = read_runs(args.logs, args.only, args.latest, show_progress=True)
     summary = summarise(logs, show_progress=True)
     for model, runs in summary.runs.items():
-        print(f"{model}: {', '.join(run.header.task for run in runs.values())}")
+        print(f"{model}: {len(runs)} runs, {', '.join(dict.fromkeys(benchmark for benchmark, _ in runs))}")
     for note in summary.notes:
         print(f"note: {note}")
     if matplotlib_missing():

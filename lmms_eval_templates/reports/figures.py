@@ -28,12 +28,13 @@ _WIDTH = 7.2  # inches
 # Okabe and Ito's colours, which colour-blind people can tell apart, from dark to light.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
 _MARKERS = ("o", "s", "D", "^", "v")
+_DASHES = ("--", ":", "-.", (0, (6, 1)), (0, (1, 4)))
 _RC: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "svg.hashsalt": "lmms-eval-templates",
-    "savefig.dpi": 150,
+    "savefig.dpi": 170,
 }
 _ANNOTATED = 12  # up to so many templates a heat map shows the numbers
 
@@ -97,7 +98,7 @@ def draw_all(summary: Summary, ratios: Mapping[str, Ratio], folder: Path) -> Ite
                 f"{title}, {setting_name(setting)}: accuracy of each model with each template",
                 partial(_heat_map, summary, (benchmark, setting)),
             )
-    if ratios:
+    if any(ratio.value for ratio in ratios.values()):  # models without templates alone make no curve
         title = "Accuracy against the template-to-data ratio; bars reach from the worst to the best template"
         yield _save(folder, "ratio", title, partial(_ratio_curves, summary, ratios))
 
@@ -150,6 +151,7 @@ def _distributions(summary: Summary, benchmark: str, figure: Figure) -> str:
     words = []
     panels = figure.subplots(1, len(keys), sharex=True, sharey=True, squeeze=False)[0]
     for axes, key in zip(panels, keys, strict=True):
+        axes.use_sticky_edges = False  # or bands that start at 0 would cut the dots there
         for row, model in enumerate(models):
             analysis = summary.analyses[model].get(key)
             if analysis is None:
@@ -188,7 +190,7 @@ def _heat_map(summary: Summary, key: tuple[str, str], figure: Figure) -> str:
     num_models, num_templates = grid.shape
     figure.set_size_inches(_WIDTH, 1.2 + 0.34 * num_models)
     axes = figure.subplots()
-    mesh = axes.pcolormesh(grid, cmap="cividis_r", edgecolors="white", linewidth=0.3)
+    mesh = axes.pcolormesh(grid, cmap="cividis_r", rasterized=True)
     figure.colorbar(mesh, ax=axes, label="Accuracy (%)")
     best = grid.argmax(axis=1)
     middle = (grid.min() + grid.max()) / 2
@@ -232,13 +234,13 @@ def _ratio_curves(summary: Summary, ratios: Mapping[str, Ratio], figure: Figure)
             marker = {"marker": _MARKERS[number % 5], "markersize": 4}
             axes.errorbar(beside, curve[:, 1], [below, above], elinewidth=1, capsize=2, label=label, **marker, **style)
             for baseline in points[points[:, 0] == 0]:
-                axes.axhline(baseline[1], linestyle="--", linewidth=1, **style)
+                axes.axhline(baseline[1], linestyle=_DASHES[number % 5], linewidth=1, **style)
             words += [f"{benchmark_name(panel)} {label} at {ratio:g}: {avg:.1f}" for ratio, avg, *_ in points]
         axes.set_title(benchmark_name(panel), fontsize=9)
         axes.set_xscale("log")
     for axes in grid.flat[len(panels) :]:
         axes.remove()
-    figure.supxlabel("Templates / training records (dashed: no templates)", fontsize=9)
+    figure.supxlabel("Templates / training records (level lines: no templates)", fontsize=9)
     figure.supylabel("Accuracy (%)", fontsize=9)
     handles, labels = grid.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), frameon=False)

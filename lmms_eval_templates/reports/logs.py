@@ -17,7 +17,7 @@ from ..signature import Signature
 
 _RESULTS = "_results.json"
 _SAMPLES = re.compile(r"(?P<date>\d{8}_\d{6})_samples_(?P<task>.+)\.jsonl")
-_TASK = re.compile(r"(?P<benchmark>.+?)(?:_tm)?_(?:simple|complex|ood)")
+_TASK = re.compile(r"(?P<benchmark>.+?)(?:_tm_.+|_(?:simple|complex|ood))")
 
 
 class LogError(TemplateError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tqdm import tqdm
@@ -26,6 +26,11 @@ Key = tuple[str, str]  # benchmark, setting
 OVERALL: Key = ("overall", "all")
 _BENCHMARKS = ("blink", "mmbench", "seedbench", "tma", "mmmu")
 _SETTINGS = ("simple", "complex", "ood")
+_DOUBTFUL = 20  # percent
+_DOUBTS = {
+    "tm_unmatched": "named no choice and count as wrong; read its sample log before using the score",
+    "tm_embedded": "were decided by sentence embeddings, so that the score is an estimate",
+}
 
 
 @dataclass(frozen=True)
@@ -97,9 +102,20 @@ def summarise(logs: Logs, show_progress: bool = False) -> Summary:
         agreements={},
         notes=list(logs.notes),
     )
+    summary.notes.extend(_doubtful_answers(summary))
     _compare(summary, seed)
     _rank(summary)
     return summary
+
+
+def _doubtful_answers(summary: Summary) -> Iterator[str]:
+    """Says where a score depends on more than whether the model chose rightly."""
+    for metric, words in _DOUBTS.items():
+        for model, analyses in summary.analyses.items():
+            (benchmark, setting), worst = max(analyses.items(), key=lambda item: item[1].metrics[metric])
+            share = worst.metrics[metric]
+            if share >= _DOUBTFUL:
+                yield f"{model}: {share:.0f}% of its answers on {benchmark} with the {setting} templates {words}"
 
 
 def _compare(summary: Summary, seed: int) -> None:

@@ -94,9 +94,9 @@ def text(value: str) -> Cell:
 
 
 def embolden(cells: Sequence[Cell], highest: bool) -> list[Cell]:
-    """Marks the best figures of a column, as they are shown: what looks equal is equally good."""
+    """Marks the best of several figures of a column, as they are shown: what looks equal is equally good."""
     shown = [float(cell.text.split()[0]) for cell in cells if cell.text != MISSING]
-    best = (max if highest else min)(shown, default=math.nan)
+    best = (max if highest else min)(shown) if len(shown) > 1 else math.nan
     return [cell._replace(bold=cell.text != MISSING and float(cell.text.split()[0]) == best) for cell in cells]
 
 
