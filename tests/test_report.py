@@ -220,8 +220,8 @@ def again(folder: Path, date: str) -> None:
 def test_two_runs_of_a_task_are_named_with_the_choices(copy, tmp_path, capsys):
     again(copy, "20991231_235959")
     message = refused(capsys, f"fickle={copy}", "-o", tmp_path / "report")
-    assert "fickle: 2 runs of demo with the complex templates" in message
-    assert "fickle/20991231_235959/demo_tm_complex" in message
+    assert "fickle: 2 runs of demo (complex), demo (ood), demo (simple)" in message
+    assert "--only 'fickle/20991231_235959/*'" in message
     assert "--latest" in message
     assert "--only" in message
     assert not (tmp_path / "report").exists()
@@ -269,6 +269,8 @@ def test_samples_without_results_are_named(copy, capsys):
     assert "fickle/20991231_235959/demo_tm_ood: samples without a results file" in message
     assert "--latest" in message
     assert any("left out" in note for note in read_runs([f"fickle={copy}"], latest=True).notes)
+    with pytest.raises(TemplateError, match="no complete run among these logs"):
+        read_runs([f"fickle={copy}"], only=["*/2099*"], latest=True)
 
 
 def test_a_log_with_two_runs_in_it_is_refused(copy, capsys):

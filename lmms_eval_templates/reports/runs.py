@@ -83,8 +83,7 @@ def read_runs(
     orphans = [orphan for orphan in found.orphans if _wanted(orphan.label, only)]
     if not headers and not orphans:
         raise TemplateError(_nothing_found(sources, only, [header.label for header in found.headers]))
-    notes = list(found.notes)
-    problems = []
+    notes, problems = list(found.notes), []
     for orphan in orphans:
         text = f"{orphan.label}: samples without a results file, from a run that was interrupted ({orphan.path})"
         if latest:
@@ -92,34 +91,45 @@ def read_runs(
         else:
             problems.append(f"{text}\n    leave it out with --latest, or choose with --only")
     by_key = defaultdict(list)
-    for header in headers:
+    for header in sorted(headers, key=lambda header: header.date, reverse=True):
         by_key[header.model_id, header.benchmark, header.setting].append(header)
+    if not latest:
+        problems += _several([candidates for candidates in by_key.values() if len(candidates) > 1])
     names = _short_names(header.model_id for header in headers)
     runs = []
-    progress = tqdm(sorted(by_key.items()), "Reading runs", unit="run", disable=not show_progress or None)
-    for (model, benchmark, setting), candidates in progress:
-        if len(candidates) > 1 and not latest:
-            listed = "".join(f"\n    {header.label}  ({header.results})" for header in candidates)
-            problems.append(
-                f"{names[model]}: {len(candidates)} runs of {benchmark} with the {setting} templates{listed}\n"
-                f"    take the newest with --latest, or choose, for instance --only '{candidates[-1].label}'; if they "
-                "are different models, name them: NAME=FOLDER"
-            )
-            continue
-        run, faults = _first_complete(names[model], sorted(candidates, key=lambda header: header.date, reverse=True))
+    for (model, *_), candidates in tqdm(
+        sorted(by_key.items()), "Reading", unit="run", disable=not show_progress or None
+    ):
+        run, faults = _first_complete(names[model], candidates)
         if run is None:
-            problems += faults
+            problems += [f"{fault}\n    run it again, or leave it out with --only" for fault in faults]
             continue
         runs.append(run)
         notes += [f"left out: {fault}" for fault in faults]
-        older = [header.label for header in candidates if header.date < run.header.date]
-        notes += [f"left out: {label}, because {run.header.label} is newer" for label in sorted(older)]
+        older = candidates[len(faults) + 1 :]
+        notes += [f"left out: {header.label}, because {run.header.label} is newer" for header in older]
     problems += _differences([run.header for run in runs])
     if problems:
         raise TemplateError("these logs cannot stand in one report:\n- " + "\n- ".join(problems))
     if not runs:
-        raise TemplateError("no complete run among the logs:\n- " + "\n- ".join(notes))
+        raise TemplateError("no complete run among these logs:\n- " + "\n- ".join(notes))
     return Logs(runs, notes + _remarks(runs))
+
+
+def _several(conflicts: Sequence[Sequence[Header]]) -> list[str]:
+    """A message for each group of results files that hold the same tasks of one model."""
+    tasks = defaultdict(list)
+    for candidates in conflicts:
+        tasks[candidates[0].model_id, tuple(header.results for header in candidates)].append(candidates[0])
+    messages = []
+    for (model, files), headers in sorted(tasks.items()):
+        what = ", ".join(f"{header.benchmark} ({header.setting})" for header in headers)
+        listed = "".join(f"\n    {path}" for path in files)
+        messages.append(
+            f"{model}: {len(files)} runs of {what}{listed}\n    take the newest with --latest, or choose, for instance "
+            f"--only '{model}/{headers[0].date}/*'; if they are different models, name them: NAME=FOLDER"
+        )
+    return messages
 
 
 def _wanted(label: str, only: Sequence[str]) -> bool:
@@ -137,13 +147,14 @@ def _nothing_found(sources: Sequence[str], only: Sequence[str], labels: list[str
 
 
 def _first_complete(name: str, candidates: Sequence[Header]) -> tuple[Run | None, list[str]]:
+    """The first run that can be read, and what is wrong with those before it."""
     faults: list[str] = []
     for header in candidates:
         try:
             return Run(name, header, read_matrix(header)), faults
         except LogError as error:
             faults.append(f"{header.label}: {error}")
-    return None, [f"{fault}\n    run it again, or leave it out with --only" for fault in faults]
+    return None, faults
 
 
 def _short_names(model_ids: Iterable[str]) -> dict[str, str]:
