@@ -32,6 +32,21 @@ NUM_CHOICES = 4
 CONTEXT = "A line of context, as long as MMBench's hints and MMMU's questions are. " * 14  # lines of 2 KB
 
 
+def sample(cell: Cell, number: int, templates: TemplateSet) -> dict:
+    """A line of a sample log."""
+    question = f"{CONTEXT}What is shown in picture {cell.item}?"
+    return {
+        "doc_id": number,
+        "target": LETTERS[cell.answer],
+        "filtered_resps": f"The answer is {LETTERS[cell.prediction or 0]}.",
+        "token_counts": [{"output_tokens": 6}],
+        "doc_hash": "0" * 64,
+        **dict.fromkeys(METRICS),
+        RECORD_METRIC: cell.record(),
+        "input": fill(templates.templates[cell.template], question, "(A) cat (B) dog (C) bird (D) fish"),
+    }
+
+
 def write_task(folder: Path, model: int, benchmark: str, setting: str) -> tuple[str, dict, dict]:
     """Writes a sample log; returns the task, its configuration and its scores, as a results file has them."""
     # Real sets of 3 and 25 templates would make smaller logs than those that the limits are for.
@@ -44,24 +59,11 @@ def write_task(folder: Path, model: int, benchmark: str, setting: str) -> tuple[
     task = f"{benchmark}_tm_{setting}"
     cells = []
     with (folder / f"20260131_120000_samples_{task}.jsonl").open("w") as log:
-        for item in range(NUM_ITEMS):
+        for item, template in np.ndindex(NUM_ITEMS, NUM_TEMPLATES):
             answer = item % NUM_CHOICES
-            for template in range(NUM_TEMPLATES):
-                prediction = answer if right[item, template] else (answer + 1) % NUM_CHOICES
-                cell = Cell(f"{benchmark}_{item}", template, answer, prediction, "identifier")
-                cells.append(cell)
-                question = f"{CONTEXT}What is shown in picture {item}?"
-                sample = {
-                    "doc_id": item * NUM_TEMPLATES + template,
-                    "target": LETTERS[answer],
-                    "filtered_resps": f"The answer is {LETTERS[prediction]}.",
-                    "token_counts": [{"output_tokens": 6}],
-                    "doc_hash": "0" * 64,
-                    **dict.fromkeys(METRICS),
-                    RECORD_METRIC: cell.record(),
-                    "input": fill(templates.templates[template], question, "(A) cat (B) dog (C) bird (D) fish"),
-                }
-                log.write(json.dumps(sample) + "\n")
+            prediction = answer if right[item, template] else (answer + 1) % NUM_CHOICES
+            cells.append(Cell(f"{benchmark}_{item}", template, answer, prediction, "identifier"))
+            log.write(json.dumps(sample(cells[-1], len(cells) - 1, templates)) + "\n")
     scores = {f"{name},none": value for name, value in all_metrics(build_matrix(cells, NUM_TEMPLATES)).items()}
     signature = Signature(
         templates=setting,

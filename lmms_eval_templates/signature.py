@@ -78,8 +78,11 @@ def _accelerators() -> str:
     if not shutil.which("nvidia-smi"):
         return ""
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    answer = subprocess.run(command, capture_output=True, text=True)
-    names = Counter(answer.stdout.split("\n") if answer.returncode == 0 else [])
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):  # a driver without devices
+        return ""
+    names = Counter(answer.stdout.split("\n"))
     return ", ".join(f"{count} x {name.strip()}" for name, count in sorted(names.items()) if name.strip())
 
 

@@ -203,6 +203,15 @@ def test_commands_that_reproduce_a_run_are_on_the_page(report):
     )
 
 
+def test_an_image_that_is_not_at_hand_is_said_to_be_missing(copy, tmp_path):
+    path = results_file(copy)
+    path.write_text(path.read_text().replace("scenes.parquet", "nowhere.parquet"))
+    assert main(["report", f"fickle={copy}", "-o", str(tmp_path / "report")]) == 0
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "The image is not shown: its dataset is not at hand" in page
+    assert 'alt="Image of item' not in page
+
+
 # ---- logs that must not be merged silently
 
 

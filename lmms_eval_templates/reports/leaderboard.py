@@ -73,23 +73,10 @@ def leaderboard_table(submissions: Sequence[Submission], mixed: bool, with_paper
     """
     averages = [submission.overall.avg.value for submission in submissions]
     ranges = [None] * len(submissions) if mixed else rank_ranges(submissions)
-    rows = []
-    for place in sorted(range(len(submissions)), key=lambda i: (-averages[i], submissions[i].model)):
-        submission, over_templates = submissions[place], ranges[place]
-        means = submission.overall
-        rows.append(
-            [
-                number(1 + sum(other > averages[place] + 1e-9 for other in averages), 0),
-                text(submission.model),
-                *map(number, means.avg),
-                *map(number, means.max_min),
-                number(means.p_value, 3),
-                number(means.worst),
-                *(map(_whole, over_templates) if over_templates else [_nothing()] * 2),
-                text(submission.content["date"]),
-                text(submission.content["hardware"]),
-            ]
-        )
+    rows = [
+        _row(1 + sum(other > averages[place] + 1e-9 for other in averages), submissions[place], ranges[place])
+        for place in sorted(range(len(submissions)), key=lambda i: (-averages[i], submissions[i].model))
+    ]
     blocks = [("submissions" if with_paper else "", rows)]
     if with_paper:
         blocks.append((_REFERENCE, [_paper_row(model, scores) for model, scores in paper_scores(2).items()]))
@@ -115,8 +102,16 @@ def leaderboard_table(submissions: Sequence[Submission], mixed: bool, with_paper
     )
 
 
-def _whole(value: int) -> Cell:
-    return number(value, 0)
+def _row(rank: int, submission: Submission, over_templates: tuple[int, int] | None) -> list[Cell]:
+    means = submission.overall
+    return [
+        *(number(rank, 0), text(submission.model)),
+        *map(number, means.avg),
+        *map(number, means.max_min),
+        *(number(means.p_value, 3), number(means.worst)),
+        *([number(rank, 0) for rank in over_templates] if over_templates else [_nothing()] * 2),
+        *(text(submission.content["date"]), text(submission.content["hardware"])),
+    ]
 
 
 def _nothing() -> Cell:

@@ -194,25 +194,28 @@ def _inconsistencies(content: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{where}.{name}: is {run[name]!r}, but the signature says {value!r}"
         if run["items_hash"] != signature.items_hash:
             yield f"{where}.items_hash: is {run['items_hash']!r}, but the signature says {signature.items_hash!r}"
-        if run["templates_hash"] not in content["template_sets"]:
+        if run["templates_hash"] in content["template_sets"]:
+            num_templates = len(content["template_sets"][run["templates_hash"]])
+            yield from (f"{where}.{fault}" for fault in _shape_faults(run, signature.items, num_templates))
+        else:
             yield f"{where}.templates_hash: {run['templates_hash']} is not among the template_sets"
-            continue
-        num_templates = len(content["template_sets"][run["templates_hash"]])
-        lengths = {"answers": signature.items, "predictions": signature.items}
-        lengths |= {"accuracies": num_templates, "embedded": num_templates}
-        for name, length in lengths.items():
-            if len(run[name]) != length:
-                yield f"{where}.{name}: has {len(run[name])} entries, must have {length}"
-        for item, row in enumerate(run["predictions"]):
-            if len(row) != num_templates:
-                yield f"{where}.predictions[{item}]: has {len(row)} letters, must have one for each of {num_templates}"
-        for template, count in enumerate(run["embedded"]):
-            if count > signature.items:
-                yield f"{where}.embedded[{template}]: is {count}, but there are {signature.items} items"
     for name, values in versions.items():
         given, signed = content["versions"][name], ", ".join(sorted(values))
         if given != signed:
             yield f"versions.{name}: is {given!r}, but the signatures say {signed!r}"
+
+
+def _shape_faults(run: Mapping[str, Any], num_items: int, num_templates: int) -> Iterator[str]:
+    lengths = {"answers": num_items, "predictions": num_items, "accuracies": num_templates, "embedded": num_templates}
+    for name, length in lengths.items():
+        if len(run[name]) != length:
+            yield f"{name}: has {len(run[name])} entries, must have {length}"
+    for item, row in enumerate(run["predictions"]):
+        if len(row) != num_templates:
+            yield f"predictions[{item}]: has {len(row)} letters, must have one for each of {num_templates}"
+    for template, count in enumerate(run["embedded"]):
+        if count > num_items:
+            yield f"embedded[{template}]: is {count}, but there are {num_items} items"
 
 
 def _matrix(run: Mapping[str, Any]) -> Matrix:
