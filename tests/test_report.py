@@ -327,6 +327,13 @@ def test_another_template_set_under_the_same_name_is_named(logs, copy, capsys): 
     assert "signatures differ in templates_hash within one template set ood" in message
 
 
+def test_a_run_counts_once_and_has_one_name(logs, capsys):  # noqa: F811
+    inner = results_file(logs / "steady").parent
+    assert len(read_runs([str(logs / "steady"), str(inner)]).runs) == 3
+    message = refused(capsys, *sources(logs, "steady"), f"other={inner}")
+    assert "was given two names, 'steady' and 'other'" in message
+
+
 def test_versions_that_differ_are_noted(logs, copy):  # noqa: F811
     path = results_file(copy)
     path.write_text(re.sub(r"lmms_eval:[\d.]+", "lmms_eval:0.9", path.read_text()))

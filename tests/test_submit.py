@@ -6,12 +6,13 @@ import copy
 import csv
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import jsonschema
 import numpy as np
 import pytest
-from made_up_runs import ITEMS, MODELS, logs, samples_file, sources  # noqa: F401
+from made_up_runs import ITEMS, MODELS, logs, results_file, samples_file, sources  # noqa: F401
 
 from lmms_eval_templates.cli import main
 from lmms_eval_templates.reports.submission import schema
@@ -164,6 +165,20 @@ def test_only_one_model_can_be_submitted(logs, tmp_path, capsys):  # noqa: F811
     assert not output.exists()
     assert main(["submit", *sources(logs), "--only", "fickle/*", "--hardware", "abacus", "-o", str(output)]) == 0
     assert json.loads(output.read_text())["hardware"] == "abacus"
+
+
+def test_unknown_hardware_must_be_named(logs, tmp_path, capsys):  # noqa: F811
+    folder = Path(shutil.copytree(logs / "steady", tmp_path / "steady"))
+    path = results_file(folder)
+    results = json.loads(path.read_text())
+    for config in results["configs"].values():
+        del config["metadata"]["environment"]
+    path.write_text(json.dumps(results))
+    arguments = ["submit", str(folder), "-o", str(tmp_path / "submission.json")]
+    assert main(arguments) == 2
+    assert "name it with --hardware" in capsys.readouterr().err
+    assert main([*arguments, "--hardware", "abacus"]) == 0
+    assert main(["submit", "--check", str(tmp_path / "submission.json")]) == 0
 
 
 # ---- leaderboard

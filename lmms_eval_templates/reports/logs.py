@@ -103,17 +103,14 @@ def find_logs(sources: Sequence[str]) -> Found:
         TemplateError: a folder is not there, or a results file cannot be read.
     """
     found = Found()
-    seen: set[Path] = set()
     other_tasks: set[str] = set()
-    for source in sources:
-        name, folder = _split(source)
-        results = [path for path in sorted(folder.rglob(f"*{_RESULTS}")) if path.resolve() not in seen]
-        seen.update(path.resolve() for path in results)
-        for path in results:
+    for path, name in _files(sources):
+        if path.name.endswith(_RESULTS):
             headers, others = _read_results(path, name)
             found.headers += headers
             other_tasks.update(others)
-        found.orphans += _orphans(folder, name)
+        elif orphan := _orphan(path, name):
+            found.orphans.append(orphan)
     if other_tasks:
         found.notes.append(f"not ours, left out: {', '.join(sorted(other_tasks))}")
     return found
@@ -127,6 +124,28 @@ def _split(source: str) -> tuple[str, Path]:
     if not folder.is_dir():
         raise TemplateError(f"{source}: no such folder; name lmms-eval's --output_path, or NAME=FOLDER")
     return name, folder
+
+
+def _files(sources: Sequence[str]) -> list[tuple[Path, str]]:
+    """Each results file and sample log once, with the name that the user gave."""
+    files: dict[Path, tuple[Path, str]] = {}
+    for source in sources:
+        name, folder = _split(source)
+        for path in sorted(folder.rglob("*")):
+            if path.name.endswith(_RESULTS) or _SAMPLES.fullmatch(path.name):
+                _, known = files.setdefault(path.resolve(), (path, name))
+                if known != name:
+                    raise TemplateError(f"{path}: was given two names, {known!r} and {name!r}; name each folder once")
+    return list(files.values())
+
+
+def _orphan(path: Path, name: str) -> Orphan | None:
+    match = _SAMPLES.fullmatch(path.name)
+    if not match or path.with_name(match["date"] + _RESULTS).exists():
+        return None
+    with path.open("rb") as lines:
+        ours = f'"{RECORD_METRIC}"'.encode() in lines.readline()
+    return Orphan(f"{name or path.parent.name}/{match['date']}/{match['task']}", path) if ours else None
 
 
 def _read_results(path: Path, name: str) -> tuple[list[Header], list[str]]:
@@ -161,16 +180,6 @@ def _read_results(path: Path, name: str) -> tuple[list[Header], list[str]]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TemplateError(f"{path}: no results file of lmms-eval ({error!r}); remove it, or run again") from error
     return headers, others
-
-
-def _orphans(folder: Path, name: str) -> Iterator[Orphan]:
-    for path in sorted(folder.rglob("*_samples_*.jsonl")):
-        match = _SAMPLES.fullmatch(path.name)
-        if not match or path.with_name(match["date"] + _RESULTS).exists():
-            continue
-        with path.open("rb") as lines:
-            if f'"{RECORD_METRIC}"'.encode() in lines.readline():
-                yield Orphan(f"{name or path.parent.name}/{match['date']}/{match['task']}", path)
 
 
 def read_samples(header: Header) -> Iterator[dict[str, Any]]:
