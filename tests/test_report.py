@@ -395,19 +395,15 @@ def test_ratios_are_drawn(logs, tmp_path):  # noqa: F811
     assert all(picture.name != "ratio" for picture in draw_all(summary, baseline, tmp_path))
 
 
-def test_a_ratio_beside_the_checkpoint_is_found(copy, tmp_path):
-    checkpoint = tmp_path / "checkpoint"
-    checkpoint.mkdir()
-    (checkpoint / "training_manifest.json").write_text('{"template_to_data_ratio": 0.0075}')
-    path = results_file(copy)
-    content = json.loads(path.read_text())
-    content["model_name"] = str(checkpoint)
-    path.write_text(json.dumps(content))
-    summary = summarise(read_runs([str(copy)]))
-    assert read_ratios(summary, []) == {"checkpoint": (0.0075, "")}
-    assert read_ratios(summary, ["checkpoint=0.5"]) == {"checkpoint": (0.5, "")}
+def test_ratios_come_from_the_training_datas_manifest(logs, tmp_path):  # noqa: F811
+    summary = summarise(read_runs(sources(logs, "steady")))
+    manifest = tmp_path / "mix.manifest.json"
+    manifest.write_text('{"num_templates": 5000, "records": 665298, "ratio": 0.0075154}')
+    assert read_ratios(summary, [f"steady={manifest}"]) == {"steady": (0.0075154, "")}
     with pytest.raises(TemplateError, match=r"'much' is no ratio; allowed is a number of 0 or more"):
-        read_ratios(summary, ["checkpoint=much"])
-    (checkpoint / "training_manifest.json").write_text("{}")
-    with pytest.raises(TemplateError, match="holds no template_to_data_ratio"):
-        read_ratios(summary, [])
+        read_ratios(summary, ["steady=much"])
+    with pytest.raises(TemplateError, match="is no ratio"):
+        read_ratios(summary, ["steady=-1"])
+    manifest.write_text("{}")
+    with pytest.raises(TemplateError, match="holds no 'ratio'"):
+        read_ratios(summary, [f"steady={manifest}"])

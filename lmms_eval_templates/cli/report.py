@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="MODEL=RATIO[,LINE]",
-        help="template-to-data ratio that a model was trained with, 0 for none; models of one LINE are joined",
+        help="template-to-data ratio that a model was trained with: a number, or the manifest that `augment` wrote; "
+        "models of one LINE are joined",
     )
 
 

@@ -37,7 +37,6 @@ class Header:
         environment: versions and hardware that the run recorded.
         scores: the metrics as lmms-eval reported them.
         config: the task's configuration, as logged.
-        checkpoint: lmms-eval's name of the model: a path, a name on the hub, or "".
         model_type: lmms-eval's `--model`.
         model_args: lmms-eval's `--model_args`.
         results: the results file.
@@ -51,7 +50,6 @@ class Header:
     environment: dict[str, str]
     scores: dict[str, Any]
     config: dict[str, Any]
-    checkpoint: str
     model_type: str
     model_args: str
     results: Path
@@ -154,7 +152,6 @@ def _read_results(path: Path, name: str) -> tuple[list[Header], list[str]]:
         content = orjson.loads(path.read_bytes())
         configs, results = content["configs"], content["results"]
         run = content["config"]
-        checkpoint = content.get("model_name") or ""
         headers, others = [], []
         for task, config in configs.items():
             metadata = config.get("metadata") or {}
@@ -163,7 +160,7 @@ def _read_results(path: Path, name: str) -> tuple[list[Header], list[str]]:
                 continue
             headers.append(
                 Header(
-                    model_id=name or checkpoint or run["model"],
+                    model_id=name or content.get("model_name") or run["model"],
                     date=path.name.removesuffix(_RESULTS),
                     task=task,
                     signature=Signature.parse(metadata["signature"]),
@@ -171,7 +168,6 @@ def _read_results(path: Path, name: str) -> tuple[list[Header], list[str]]:
                     environment=metadata.get("environment", {}),
                     scores={metric: results[task].get(f"{metric},none") for metric in METRICS},
                     config=config,
-                    checkpoint=checkpoint,
                     model_type=str(run["model"]),
                     model_args=str(run.get("model_args", "")),
                     results=path,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..sets import TemplateError
 from .summary import Summary
 
-MANIFEST, MANIFEST_KEY = "training_manifest.json", "template_to_data_ratio"
+_MANIFEST_KEY = "ratio"  # as `lmms-eval-templates augment` writes it
 
 
 class Ratio(NamedTuple):
@@ -31,18 +31,12 @@ def read_ratios(summary: Summary, pairs: Sequence[str]) -> dict[str, Ratio]:
 
     Args:
         summary: the report.
-        pairs: "MODEL=RATIO" or "MODEL=RATIO,SERIES". A model that is not named takes the value from the file
-            training_manifest.json in its checkpoint's folder, where there is one.
+        pairs: "MODEL=RATIO" or "MODEL=RATIO,SERIES"; RATIO is a number, or the manifest of the augmented training data.
 
     Raises:
         TemplateError: a model is not in the report, or its ratio is no number.
     """
     ratios = {}
-    for model in summary.models:
-        run = next(iter(summary.runs[model].values()))
-        manifest = Path(run.header.checkpoint) / MANIFEST
-        if run.header.checkpoint and manifest.is_file():
-            ratios[model] = Ratio(_manifest_ratio(manifest), "")
     for pair in pairs:
         model, _, rest = pair.rpartition("=")
         value, _, series = rest.partition(",")
@@ -51,23 +45,24 @@ def read_ratios(summary: Summary, pairs: Sequence[str]) -> dict[str, Ratio]:
                 f"--ratio {pair}: no model {model!r} in these logs; write MODEL=RATIO with one of "
                 f"{', '.join(summary.models)}"
             )
-        ratios[model] = Ratio(_number(value, f"--ratio {pair}"), series)
+        ratios[model] = Ratio(_read(value, f"--ratio {pair}"), series)
     return ratios
 
 
-def _manifest_ratio(path: Path) -> float:
+def _read(value: str, where: str) -> float:
+    given: object = value
+    if Path(value).is_file():
+        try:
+            given = json.loads(Path(value).read_text("utf-8"))[_MANIFEST_KEY]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise TemplateError(f"{where}: {value} holds no {_MANIFEST_KEY!r} ({error!r})") from error
     try:
-        value = json.loads(path.read_text("utf-8"))[MANIFEST_KEY]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TemplateError(f"{path}: holds no {MANIFEST_KEY} ({error!r}); mend it, or give --ratio") from error
-    return _number(value, f"{path}, {MANIFEST_KEY}")
-
-
-def _number(value: object, where: str) -> float:
-    try:
-        ratio = float(str(value))
+        ratio = float(str(given))
     except ValueError:
         ratio = math.nan
     if not 0 <= ratio < math.inf:
-        raise TemplateError(f"{where}: {value!r} is no ratio; allowed is a number of 0 or more, such as 7.5e-3")
+        raise TemplateError(
+            f"{where}: {given!r} is no ratio; allowed is a number of 0 or more, such as 7.5e-3, or the manifest of the "
+            "augmented training data"
+        )
     return ratio
