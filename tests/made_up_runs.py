@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from lmms_eval_templates.cli import main
 from lmms_eval_templates.matching import LETTERS
 from lmms_eval_templates.plugin import tasks_path
 from lmms_eval_templates.sets import PUBLISHED_SETS, template_set
@@ -94,3 +96,20 @@ def results_file(folder: Path) -> Path:
 def samples_file(folder: Path, setting: str) -> Path:
     (path,) = folder.rglob(f"*_samples_demo_tm_{setting}.jsonl")
     return path
+
+
+@pytest.fixture
+def copy(logs, tmp_path) -> Path:
+    """A copy of one model's logs, to be damaged."""
+    return Path(shutil.copytree(logs / "fickle", tmp_path / "fickle"))
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path_factory, monkeypatch) -> None:
+    """The default output is a folder here."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+
+
+def refused(capsys, *arguments: object) -> str:
+    assert main(["report", *map(str, arguments)]) == 2
+    return capsys.readouterr().err

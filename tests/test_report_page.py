@@ -18,7 +18,7 @@ PHONE, DESKTOP = (390, 844), (1280, 900)
 
 
 @pytest.fixture(scope="module")
-def pages(logs, tmp_path_factory) -> dict[str, Path]:  # noqa: F811
+def pages(logs, tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     assert main(["report", *sources(logs), "--with-paper", "-o", str(folder / "report")]) == 0
     files = []

@@ -19,7 +19,7 @@ from lmms_eval_templates.reports.submission import schema
 
 
 @pytest.fixture(scope="module")
-def files(logs, tmp_path_factory) -> dict[str, Path]:  # noqa: F811
+def files(logs, tmp_path_factory) -> dict[str, Path]:
     """A submission of each model."""
     folder = tmp_path_factory.mktemp("submissions")
     for model in MODELS:
@@ -45,7 +45,7 @@ def test_a_submission_passes_its_check(files, capsys):
     assert all(f"{model}, 3 runs, all figures follow from the answers" in out for model in MODELS)
 
 
-def test_a_submission_says_what_is_asked_for(files, logs, content):  # noqa: F811
+def test_a_submission_says_what_is_asked_for(files, logs, content):
     jsonschema.Draft202012Validator.check_schema(schema())
     jsonschema.Draft202012Validator(schema()).validate(content)
     assert content["model"] == {"name": "fickle", "type": "tm_replay", "args": ["samples=responses/fickle"]}
@@ -65,7 +65,7 @@ def test_a_submission_says_what_is_asked_for(files, logs, content):  # noqa: F81
     assert ((letters == np.array(list(run["answers"]))[:, None]) == right).all()
 
 
-def test_submitting_twice_gives_the_same_file(files, logs, tmp_path):  # noqa: F811
+def test_submitting_twice_gives_the_same_file(files, logs, tmp_path):
     assert main(["submit", *sources(logs, "fickle"), "-o", str(tmp_path / "again.json")]) == 0
     assert (tmp_path / "again.json").read_bytes() == files["fickle"].read_bytes()
 
@@ -158,7 +158,7 @@ def test_a_figure_that_is_no_number_is_refused(content, capsys, tmp_path):
     assert "overall.worst: is nan" in check(capsys, tmp_path, content)
 
 
-def test_only_one_model_can_be_submitted(logs, tmp_path, capsys):  # noqa: F811
+def test_only_one_model_can_be_submitted(logs, tmp_path, capsys):
     output = tmp_path / "submission.json"
     assert main(["submit", *sources(logs), "-o", str(output)]) == 2
     assert "choose one with --only" in capsys.readouterr().err
@@ -167,7 +167,7 @@ def test_only_one_model_can_be_submitted(logs, tmp_path, capsys):  # noqa: F811
     assert json.loads(output.read_text())["hardware"] == "abacus"
 
 
-def test_unknown_hardware_must_be_named(logs, tmp_path, capsys):  # noqa: F811
+def test_unknown_hardware_must_be_named(logs, tmp_path, capsys):
     folder = Path(shutil.copytree(logs / "steady", tmp_path / "steady"))
     path = results_file(folder)
     results = json.loads(path.read_text())
@@ -224,7 +224,7 @@ def test_the_papers_rows_have_no_rank(files, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["templates", "items", "runs"])
-def test_submissions_that_cannot_be_compared_are_refused_unless_told(files, logs, tmp_path, capsys, what):  # noqa: F811
+def test_submissions_that_cannot_be_compared_are_refused_unless_told(files, logs, tmp_path, capsys, what):
     other = tmp_path / "other.json"
     if what == "runs":
         assert main(["submit", *sources(logs, "steady"), "--only", "*_simple", "-o", str(other)]) == 0

@@ -145,8 +145,8 @@ def statistics(summary: Summary) -> Table:
         key_columns=3,
         notes=[
             "Consistent: share of template pairs with the same answer to an item. Embedded: decided by sentence "
-            "embeddings. Unmatched: named no choice, and counted as wrong. Overall rows are plain means over all runs that "
-            "the model has."
+            "embeddings. Unmatched: named no choice, and counted as wrong. Overall rows are plain means over all of "
+            "the model's runs."
         ],
     )
 
