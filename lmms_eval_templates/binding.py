@@ -23,7 +23,7 @@ from .matching.reply import answer_part
 from .metrics import METRICS, RECORD_METRIC, Cell, all_metrics, build_matrix
 from .sets import TemplateError, TemplateSet, fill, find_template_set
 from .settings import Settings
-from .signature import Signature, installed_versions
+from .signature import Signature, installed_versions, run_environment
 from .space import VQA
 
 FIELDS_KEY, SET_KEY, SPLITS_KEY, SUBSET_KEY = "template_fields", "template_set", "splits", "paper_subset"
@@ -119,6 +119,7 @@ class _Task:
                 **installed_versions(),
             )
         )
+        self.metadata["environment"] = run_environment()
         return expand(dataset, self.adapter, items, self.templates, _world_size())
 
     def prompt(self, doc: Mapping[str, Any]) -> str:
