@@ -132,7 +132,7 @@ def statistics(summary: Summary) -> Table:
     return Table(
         name="statistics",
         caption="Statistics of each run, in percent but for p. Low and high are 95% intervals by bootstrap over items; "
-        "Null is the mean Max-Min where no template is better than another, and p the chance of the measured one there.",
+        "Null is the mean Max-Min where no template is better than another, and p the chance of the measured one.",
         columns=[
             *(("Model",), ("Benchmark",), ("Templates",), ("Items",)),
             *(("Avg.", part) for part in ("mean", "low", "high")),
