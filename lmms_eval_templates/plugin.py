@@ -18,8 +18,10 @@ from .sets import TemplateError
 if TYPE_CHECKING:
     from lmms_eval.models.registry_v2 import ModelManifest
 
+# Of lmms-eval's two kinds, a chat model is given whole conversations, a simple one text and images apart.
 MODELS = {
-    "tm_replay": "lmms_eval_templates.models.replay.Replay",
+    "tm_replay": {"simple_class_path": "lmms_eval_templates.models.replay.Replay"},
+    "tm_hf": {"chat_class_path": "lmms_eval_templates.models.hf.SharedPrefixHF"},
 }
 
 
@@ -40,7 +42,7 @@ def register() -> list[ModelManifest]:
             "tasks named *_tm_* are not available. It is known to work with lmms-eval 0.7.3.",
             stacklevel=2,
         )
-    return [ModelManifest(model_id=name, simple_class_path=path) for name, path in MODELS.items()]
+    return [ModelManifest(model_id=name, **path) for name, path in MODELS.items()]
 
 
 def _teach_task_manager() -> None:

@@ -196,8 +196,8 @@ def _joined(prefix: Prefix, pieces: Sequence[DynamicCache]) -> DynamicCache:
         return pieces[0]
     joined = DynamicCache()
     for number, before in enumerate(prefix.cache.layers):
-        layers = [piece.layers[number] for piece in pieces]
         start = before.keys.shape[-2]  # cross attention keeps the image's keys, and they do not grow
+        layers: list[Any] = [piece.layers[number] for piece in pieces]
         keys = torch.cat([layers[0].keys, *(layer.keys[..., start:, :] for layer in layers[1:])], -2)
         values = torch.cat([layers[0].values, *(layer.values[..., start:, :] for layer in layers[1:])], -2)
         joined.update(keys, values, number)

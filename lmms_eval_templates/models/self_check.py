@@ -39,10 +39,11 @@ _PREFIX_TOLERANCE = 1e-2
 
 @dataclass(frozen=True)
 class Choice:
-    """The mode to run, and why, in words for the log."""
+    """The mode to run, why, in words for the log, and how many prompt tokens finding out took."""
 
     mode: str
     reason: str
+    tokens: int
 
 
 def choose_mode(model: Any, prompts: Sequence[Prompt], new_tokens: int) -> Choice:
@@ -52,21 +53,25 @@ def choose_mode(model: Any, prompts: Sequence[Prompt], new_tokens: int) -> Choic
         prompts: at least two, all on the same images.
         new_tokens: how many will be generated for each.
     """
+    tokens = 0
     try:
         length = common_prefix(model, prompts)
         ordered = sorted(prompts, key=prompt_length)
         picked = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
         expected = list(generate_single(model, picked, keep_logits=True, max_new_tokens=_STEPS))
+        tokens = sum(map(prompt_length, picked)) + 2 * prompt_length(ordered[-1])
         if (change := _prefix_change(model, ordered[-1], length)) > _PREFIX_TOLERANCE:
             raise NotShareable(f"the image's keys depend on the question (by {change:.1g})")
         prefix = compute_prefix(model, picked, length)
+        tokens += length
     except NotShareable as reason:
-        return Choice(SINGLE, str(reason))
+        return Choice(SINGLE, str(reason), tokens)
     refused = []
     for mode, generate in ((PACKED, generate_packed), (GROUPED, generate_grouped)):
         try:
             if mode == PACKED:
                 check_packable(model, prompts, prefix, new_tokens)
+            tokens += sum(prompt_length(prompt) - length for prompt in picked)
             error = _error(generate, model, picked, prefix, expected)
         except NotShareable as reason:
             refused.append(f"{mode}: {reason}")
@@ -76,11 +81,10 @@ def choose_mode(model: Any, prompts: Sequence[Prompt], new_tokens: int) -> Choic
         except Exception as fault:  # a model may refuse masks or positions in any way; the log says which
             refused.append(f"{mode}: {type(fault).__name__}: {fault}")
             continue
-        dtype = expected[0].logits.dtype  # type: ignore[union-attr]
-        if error <= _TOLERANCE.get(dtype, _TOLERANCE_HALF):
-            return Choice(mode, "; ".join([f"logits agree with plain generate to {error:.1g}", *refused]))
+        if error <= _TOLERANCE.get(model.dtype, _TOLERANCE_HALF):
+            return Choice(mode, "; ".join([f"logits agree with plain generate to {error:.1g}", *refused]), tokens)
         refused.append(f"{mode}: logits differ from plain generate by {error:.1g}")
-    return Choice(SINGLE, "; ".join(refused))
+    return Choice(SINGLE, "; ".join(refused), tokens)
 
 
 def _prefix_change(model: Any, prompt: Prompt, length: int) -> float:
@@ -118,7 +122,7 @@ def _error(
     for got, want in zip(
         generate(model, prompts, prefix, keep_logits=True, max_new_tokens=_STEPS), expected, strict=True
     ):
-        for step, (a, b) in enumerate(zip(got.logits, want.logits)):  # type: ignore[arg-type]
+        for step, (a, b) in enumerate(zip(got.logits, want.logits, strict=False)):  # type: ignore[arg-type]
             if torch.equal(got.tokens[:step], want.tokens[:step]):
                 a, b = a.float(), b.float()
                 worst = max(worst, float((a - b).norm() / (b - b.mean()).norm()))

@@ -1,8 +1,8 @@
 """Prompts that begin alike, generated from with their common beginning computed once.
 
-A prompt is what a processor returns for one conversation: a mapping of tensors with batch size 1. All prompts of a group
-show the same images, so that they share [system text + image tokens] and differ in the text behind. Three ways of
-generating, the fastest first; `self_check` says which of them is exact for a model:
+A prompt is what a processor returns for one conversation: a mapping of tensors with batch size 1. All prompts of a
+group show the same images, so that they share [system text + image tokens] and differ in the text behind. Three ways
+of generating, the fastest first; `self_check` says which of them is exact for a model:
 
 - packed: all suffixes stand in one row behind one copy of the prefix's keys and values (`packed`);
 - grouped: prompts of equal length form a batch behind copies of the prefix's cache;
@@ -37,7 +37,7 @@ PER_TOKEN = (
 _IMAGE_TOKENS = ("image_token_id", "image_token_index", "video_token_id", "video_token_index", "image_patch_id")
 
 
-class NotShareable(Exception):
+class NotShareable(Exception):  # noqa: N818 - a finding, not a fault
     """Why a group of prompts cannot be generated from in the way that was tried."""
 
 
@@ -167,12 +167,13 @@ def generate_single(
 
 @contextmanager
 def images_encoded_once(model: Any) -> Iterator[None]:
-    """Within, `get_image_features` computes once and then gives the same result: use it for prompts on the same images."""
+    """Within, `get_image_features` computes once and then gives the same result: for prompts on the same images."""
     core = model.model if hasattr(getattr(model, "model", None), "get_image_features") else model
     if not hasattr(core, "get_image_features"):
         yield
         return
-    compute, known = core.get_image_features, []
+    compute = core.get_image_features
+    known: list[Any] = []
 
     @functools.wraps(compute)  # `generate` looks at the signature
     def remember(*args: Any, **kwargs: Any) -> Any:
