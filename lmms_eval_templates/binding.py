@@ -78,7 +78,10 @@ def bind(config: Mapping[str, Any]) -> dict[str, Any]:
                 **installed_versions(),
             )
         )
-        return expand(dataset, adapter, items, templates, int(os.environ.get("WORLD_SIZE", "1")))
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        if world_size > 1:  # `expand` orders by it, and --use_cache, which counts rows, hashes this dict into its keys
+            metadata["world_size"] = world_size
+        return expand(dataset, adapter, items, templates, world_size)
 
     def doc_to_visual(doc: Mapping[str, Any]) -> list:
         return [doc["image"].convert("RGB")]

@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .resume import teach_response_cache
 from .sets import TemplateError
 
 if TYPE_CHECKING:
@@ -36,10 +37,11 @@ def register() -> list[ModelManifest]:
 
     try:
         _teach_task_manager()
+        teach_response_cache(set(MODELS))
     except (ImportError, AttributeError) as error:
         warnings.warn(
-            f"lmms-eval-templates cannot add its tasks to this version of lmms-eval ({type(error).__name__}: {error}); "
-            "tasks named *_tm_* are not available. It is known to work with lmms-eval 0.7.3.",
+            f"lmms-eval-templates does not fit this version of lmms-eval ({type(error).__name__}: {error}); "
+            "tasks named *_tm_* may be missing, and --use_cache may not resume a killed run. It is known to work with lmms-eval 0.7.3.",
             stacklevel=2,
         )
     return [ModelManifest(model_id=name, **path) for name, path in MODELS.items()]

@@ -115,7 +115,7 @@ def test_packing_in_pieces_and_stopping_rows_early(monkeypatch):
         # A token that some prompt gives in the middle: it ends rows at different steps.
         end = int(free[0].tokens[2])
         tiny.model.generation_config.eos_token_id = end
-        monkeypatch.setattr(packed, "PIECE_TOKENS", 20)
+        monkeypatch.setitem(packed.PIECE_TOKENS, "cpu", 20)
         prefix = compute_prefix(tiny.model, prompts, common_prefix(tiny.model, prompts))
         got = generate_packed(tiny.model, prompts, prefix, max_new_tokens=NEW)
         for g, e in zip(got, plain(tiny.model, prompts), strict=True):

@@ -18,8 +18,8 @@ from transformers import DynamicCache
 from .shared_prefix import GREEDY, Generated, NotShareable, Prefix, Prompt, cache_argument, prompt_length
 
 # Suffixes are computed in pieces of about this many tokens. Attention within a piece is dense, so a larger one wastes
-# arithmetic on pairs that are masked; a smaller one no longer fills a GPU.
-PIECE_TOKENS = 2048
+# arithmetic on pairs that are masked; a smaller one does not fill the processor.
+PIECE_TOKENS = {"cpu": 512, "cuda": 1024}
 
 
 def check_packable(model: Any, prompts: Sequence[Prompt], prefix: Prefix, new_tokens: int) -> None:
@@ -172,10 +172,11 @@ class _Row:
 
 
 def _pieces(prompts: Sequence[Prompt], start: int) -> Iterator[Sequence[Prompt]]:
+    most = PIECE_TOKENS.get(prompts[0]["input_ids"].device.type, PIECE_TOKENS["cuda"])
     first, tokens = 0, 0
     for number, prompt in enumerate(prompts):
         suffix = prompt_length(prompt) - start
-        if number > first and tokens + suffix > PIECE_TOKENS:
+        if number > first and tokens + suffix > most:
             yield prompts[first:number]
             first, tokens = number, 0
         tokens += suffix
