@@ -17,7 +17,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import transformers

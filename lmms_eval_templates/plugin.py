@@ -41,7 +41,8 @@ def register() -> list[ModelManifest]:
     except (ImportError, AttributeError) as error:
         warnings.warn(
             f"lmms-eval-templates does not fit this version of lmms-eval ({type(error).__name__}: {error}); "
-            "tasks named *_tm_* may be missing, and --use_cache may not resume a killed run. It is known to work with lmms-eval 0.7.3.",
+            "tasks named *_tm_* may be missing, and --use_cache may not resume a killed run. "
+            "It is known to work with lmms-eval 0.7.3.",
             stacklevel=2,
         )
     return [ModelManifest(model_id=name, **path) for name, path in MODELS.items()]

@@ -31,7 +31,7 @@ def teach_response_cache(model_ids: set[str]) -> None:
 
 
 def _adopt(cache: Any) -> None:
-    """Keys hold task, document, settings and model, so an answer of another run is found only where it is the answer."""
+    """Keys hold task, document, settings and model: what another run answered is found only where it is the answer."""
     own = Path(cache.audit_path)
     for log in sorted(own.parent.parent.glob("*/rank_*.audit.jsonl")):
         if log != own and not (log.parent / ".merged").exists():
