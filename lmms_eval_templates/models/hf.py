@@ -15,7 +15,15 @@ from lmms_eval.api.model import lmms
 from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from tqdm import tqdm
 
-from .loading import choose_device, choose_dtype, load_model, load_processor, refuse
+from .loading import (
+    check_adapter,
+    check_checkpoint,
+    choose_device,
+    choose_dtype,
+    load_model,
+    load_processor,
+    refuse,
+)
 from .prompts import PromptReader
 from .runner import Runner, Work
 from .shared_prefix import prompt_length
@@ -79,6 +87,9 @@ class SharedPrefixHF(lmms):
         self.accelerator = Accelerator()
         self._rank, self._world_size = self.accelerator.process_index, self.accelerator.num_processes
         self._device = choose_device(device, self.accelerator.local_process_index, self._world_size)
+        chosen_dtype = choose_dtype(dtype)
+        check_checkpoint(pretrained, revision, trust_remote_code)
+        adapter = None if peft is None else check_adapter(peft, pretrained)
         processor = load_processor(pretrained, revision, trust_remote_code, max_pixels)
         template = _read_template(chat_template)
         if template is None and not getattr(processor, "chat_template", None):
@@ -87,11 +98,11 @@ class SharedPrefixHF(lmms):
             pretrained,
             revision,
             trust_remote_code,
-            choose_dtype(dtype),
+            chosen_dtype,
             self._device,
             device_map,
             attn_implementation,
-            peft,
+            adapter,
         )
         self._tokenizer = processor.tokenizer
         config = self._model.generation_config

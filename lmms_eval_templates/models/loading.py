@@ -41,6 +41,23 @@ def choose_dtype(name: str) -> str | torch.dtype:
     return dtype
 
 
+def check_checkpoint(pretrained: str, revision: str, trust_remote_code: bool) -> None:
+    """Reads the checkpoint's config alone: is it there, and is it an image-text-to-text model?"""
+    import transformers
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    try:
+        config = AutoConfig.from_pretrained(pretrained, revision=revision, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        refuse(f"pretrained={pretrained}: {_first_line(error)}")
+    remote = "AutoModelForImageTextToText" in (getattr(config, "auto_map", None) or {})
+    if type(config) not in AutoModelForImageTextToText._model_mapping and not (remote and trust_remote_code):
+        refuse(
+            f"pretrained={pretrained}: a {config.model_type!r} model is no image-text-to-text model of transformers "
+            f"{transformers.__version__}; if it comes with code of its own, use lmms-eval's class for it"
+        )
+
+
 def load_processor(pretrained: str, revision: str, trust_remote_code: bool, max_pixels: int | None) -> Any:
     """
     Args:
@@ -48,17 +65,18 @@ def load_processor(pretrained: str, revision: str, trust_remote_code: bool, max_
     """
     from transformers import AutoProcessor
 
-    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
         processor = AutoProcessor.from_pretrained(pretrained, **options)
+        if getattr(processor, "tokenizer", None) is None or getattr(processor, "image_processor", None) is None:
+            refuse(f"pretrained={pretrained}: its {type(processor).__name__} is no processor of images and text")
         if max_pixels is not None:
-            if not hasattr(processor.image_processor, "max_pixels"):
+            settings = getattr(getattr(processor.image_processor, "valid_kwargs", None), "__annotations__", {})
+            if "max_pixels" not in settings:
                 refuse(f"max_pixels={max_pixels}: {type(processor.image_processor).__name__} has no such setting")
             processor = AutoProcessor.from_pretrained(pretrained, max_pixels=max_pixels, **options)
     except (OSError, ValueError, ImportError) as error:
         refuse(f"pretrained={pretrained}: no processor could be loaded: {_first_line(error)}")
-    if getattr(processor, "tokenizer", None) is None:
-        refuse(f"pretrained={pretrained}: its {type(processor).__name__} is no processor of images and text")
     return processor
 
 
@@ -70,35 +88,20 @@ def load_model(
     device: torch.device,
     device_map: str | None,
     attn_implementation: str | None,
-    peft: str | None,
+    peft: Path | None,
 ) -> Any:
     """The model in evaluation mode on its device, an adapter merged into it."""
-    import transformers
-    from transformers import AutoConfig, AutoModelForImageTextToText
+    from transformers import AutoModelForImageTextToText
 
-    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    try:
-        config = AutoConfig.from_pretrained(pretrained, **options)
-    except (OSError, ValueError, KeyError) as error:
-        refuse(f"pretrained={pretrained}: {_first_line(error)}")
-    remote = "AutoModelForImageTextToText" in (getattr(config, "auto_map", None) or {})
-    if type(config) not in AutoModelForImageTextToText._model_mapping and not (remote and trust_remote_code):
-        refuse(
-            f"pretrained={pretrained}: a {config.model_type!r} model is no image-text-to-text model of transformers "
-            f"{transformers.__version__}; if it comes with code of its own, use lmms-eval's class for it"
-        )
-    if peft is not None:
-        adapter = check_adapter(peft, pretrained)
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code, "dtype": dtype}
     if attn_implementation:
         options["attn_implementation"] = attn_implementation
     try:
-        model: Any = AutoModelForImageTextToText.from_pretrained(
-            pretrained, dtype=dtype, device_map=device_map, **options
-        )
+        model: Any = AutoModelForImageTextToText.from_pretrained(pretrained, device_map=device_map, **options)
     except (OSError, ValueError, ImportError) as error:
         refuse(f"pretrained={pretrained}: {_first_line(error)}")
     if peft is not None:
-        model = _with_adapter(model, adapter)
+        model = _with_adapter(model, peft)
     if device_map is None:
         model.to(device)
     return model.eval()
