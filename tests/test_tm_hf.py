@@ -318,7 +318,7 @@ def test_bad_input_gets_one_clear_error(llava, not_vision, options, message):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there(llava):
-    with pytest.raises(SystemExit, match="device=cuda:1: .* finds no GPU here; give device=cpu"):
+    with pytest.raises(SystemExit, match=r"device=cuda:1: .* finds no GPU here; give device=cpu"):
         SharedPrefixHF(str(llava), device="cuda:1")
 
 

@@ -105,8 +105,9 @@ class _Row:
         start = self.prefix.length
         for prompts in _pieces(self.prompts, start):
             lengths = torch.tensor([prompt_length(prompt) - start for prompt in prompts], device=self.device)
-            owner = torch.repeat_interleave(torch.arange(len(prompts), device=self.device), lengths)
-            order = torch.arange(len(owner), device=self.device)
+            total = sum(map(prompt_length, prompts)) - start * len(prompts)
+            owner = torch.arange(len(prompts), device=self.device).repeat_interleave(lengths, output_size=total)
+            order = torch.arange(total, device=self.device)
             ends = lengths.cumsum(0)
             causal = (owner[:, None] == owner[None, :]) & (order[:, None] >= order[None, :])
             visible = torch.cat([causal.new_ones(len(owner), start), causal], 1)
