@@ -34,7 +34,7 @@ SYSTEM_TOKENS, IMAGE_TOKENS, IMAGE_SIDE, PATCH = 30, 576, 336, 14
 ITEMS = 10
 SIZES = {
     "small": {
-        "text": {"hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 6},
+        "text": {"hidden_size": 1024, "intermediate_size": 2752, "num_hidden_layers": 2, "num_attention_heads": 8},
         "vision": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4},
     },
     "7b": {
