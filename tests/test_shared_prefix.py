@@ -25,7 +25,8 @@ from lmms_eval_templates.models.shared_prefix import (
 
 NEW = 6
 # What shared_prefix has to pick for each architecture. Packed is impossible where a layer keeps a recurrent state
-# (Qwen3.5) and beyond a sliding window; PaliGemma reads image and question in both directions.
+# (Qwen3.5) and beyond a sliding window; PaliGemma reads image and question in both directions, and InstructBLIP's
+# image features depend on the question.
 MODES = {
     "llava": "packed",
     "llava_next": "packed",
@@ -42,6 +43,7 @@ MODES = {
     "gemma3_narrow": "grouped",
     "qwen3_5": "grouped",
     "paligemma": "single",
+    "instructblip": "single",
 }
 
 
@@ -293,6 +295,37 @@ def test_generation_kwargs_of_lmms_eval():
     assert generation_options({"temperature": 0.7, "do_sample": False})["do_sample"] is False
     assert generation_options({"do_sample": True, "temperature": 0})["do_sample"] is False
     assert generation_options({"repetition_penalty": 1.2})["repetition_penalty"] == 1.2
+
+
+def test_positions_that_depend_on_the_length_are_not_shared():
+    """Dynamic rotary positions: a prompt beyond the trained length turns all its positions, the image's too."""
+    tiny = tiny_models.llava()
+    config = tiny.model.config.text_config
+    config.max_position_embeddings = 40
+    config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+    rotary = type(tiny.model.model.language_model.rotary_emb)
+    tiny.model.model.language_model.rotary_emb = rotary(config)
+    short, long = tiny.prompts(4, lengths=(3, 6)), tiny.prompts(4, lengths=(30, 40))
+    with torch.inference_mode():
+        prefix = compute_prefix(tiny.model, long, common_prefix(tiny.model, long))
+        shared = generate_packed(tiny.model, long, prefix, keep_logits=True, max_new_tokens=1)
+        alone = plain(tiny.model, long, max_new_tokens=1)
+        assert max(float((a.logits - b.logits).abs().max()) for a, b in zip(shared, alone, strict=True)) > 0.05
+    runner = Runner(tiny.model, share=True, chunk=None)
+    for prompts in (short, long, short):
+        plain(tiny.model, short[:1])  # transformers itself remembers the longest prompt, until a short one comes
+        got = [t.tolist() for t in runner.run(group(prompts))]
+        plain(tiny.model, short[:1])
+        assert got == [e.tokens.tolist() for e in plain(tiny.model, prompts)]
+    assert (runner.work.prompts_packed, runner.work.prompts_single) == (8, 4)
+
+
+def test_a_static_cache_in_the_checkpoint_does_no_harm():
+    tiny = tiny_models.llava()
+    prompts = tiny.prompts(4)
+    expected = [e.tokens.tolist() for e in plain(tiny.model, prompts)]
+    tiny.model.generation_config.cache_implementation = "static"
+    assert [t.tolist() for t in Runner(tiny.model, share=True, chunk=None).run(group(prompts))] == expected
 
 
 @torch.inference_mode()

@@ -300,3 +300,29 @@ def mllama() -> Tiny:
     }
     model = _ready(hf.MllamaForConditionalGeneration(config))
     return Tiny(model, [*_SYSTEM, IMAGE], image, {"cross_attention_mask": tiles})
+
+
+def instructblip() -> Tiny:
+    """Its image features depend on the question, which a Q-Former reads too."""
+    config = hf.InstructBlipConfig(
+        vision_config=_VISION,
+        qformer_config={
+            "vocab_size": VOCABULARY,
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 128,
+            "encoder_hidden_size": 64,
+            "cross_attention_frequency": 1,
+        },
+        text_config={**_TEXT, "model_type": "llama"},
+        num_query_tokens=8,
+        image_token_index=IMAGE,
+    )
+    model = _ready(hf.InstructBlipForConditionalGeneration(config))
+
+    def question(ids: torch.Tensor) -> torch.Tensor:
+        return ids[:, 9:] % 100
+
+    per_token = {"qformer_input_ids": question, "qformer_attention_mask": lambda ids: torch.ones_like(question(ids))}
+    return Tiny(model, [IMAGE] * 8 + [1], {"pixel_values": _pixels(1, 3, 32, 32)}, per_token)

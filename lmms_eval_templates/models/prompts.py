@@ -120,11 +120,13 @@ class PromptReader:
             return_tensors="pt",
             **({"add_special_tokens": False} if written else {}),
         )
-        return {name: self._moved(name, value, moved) for name, value in inputs.items() if torch.is_tensor(value)}
+        return {name: self._moved(name, value, moved) for name, value in inputs.items()}
 
-    def _moved(
-        self, name: str, value: torch.Tensor, moved: dict[int, tuple[torch.Tensor, torch.Tensor]]
-    ) -> torch.Tensor:
+    def _moved(self, name: str, value: Any, moved: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self._moved(name, element, moved) for element in value]
+        if not torch.is_tensor(value):
+            return value
         dtype = self._dtype if value.is_floating_point() else value.dtype
         if name in PER_TOKEN:
             return value.to(self._device, dtype)

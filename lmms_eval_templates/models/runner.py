@@ -18,6 +18,7 @@ from .shared_prefix import (
     NotShareable,
     Prefix,
     Prompt,
+    check_positions,
     common_prefix,
     compute_prefix,
     generate_grouped,
@@ -133,6 +134,7 @@ class Runner:
         if any(choice.mode == SINGLE for choice in known):
             return SINGLE, None
         try:
+            check_positions(self._model, group.prompts, options["max_new_tokens"])
             prefix = compute_prefix(self._model, group.prompts, common_prefix(self._model, group.prompts))
         except NotShareable as reason:
             self._tell(group.task, SINGLE, str(reason))

@@ -95,13 +95,30 @@ def common_prefix(model: Any, prompts: Sequence[Prompt]) -> int:
     if torch.isin(behind, torch.tensor(image_tokens, dtype=behind.dtype, device=behind.device)).any():
         raise NotShareable("an image stands behind text that differs")
     for name, value in prompts[0].items():
+        if not torch.is_tensor(value):
+            raise NotShareable(f"{name} is no tensor")
         if name in PER_TOKEN:
             same = bool((torch.cat([prompt[name][:, :length] for prompt in prompts]) == value[:, :length]).all())
         else:
-            same = all(prompt[name] is value or torch.equal(prompt[name], value) for prompt in prompts)
+            same = all(_equal(prompt[name], value) for prompt in prompts)
         if not same:
             raise NotShareable(f"{name} differs between prompts")
     return length
+
+
+def check_positions(model: Any, prompts: Sequence[Prompt], new_tokens: int) -> None:
+    """
+    Raises:
+        NotShareable: a token's rotary position depends on the prompt's length, so that a prefix is not the same in all.
+    """
+    config = model.config.get_text_config()
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    longest = max(map(prompt_length, prompts)) + new_tokens
+    for kind in [parameters, *(value for value in parameters.values() if isinstance(value, dict))]:
+        if kind.get("rope_type") in ("dynamic", "longrope"):
+            limit = kind.get("original_max_position_embeddings") or config.max_position_embeddings
+            if longest > limit:
+                raise NotShareable(f"with {longest} tokens, {kind['rope_type']} rotary positions depend on the length")
 
 
 def compute_prefix(model: Any, prompts: Sequence[Prompt], length: int) -> Prefix:
@@ -170,25 +187,36 @@ def generate_single(
 
 @contextmanager
 def images_encoded_once(model: Any) -> Iterator[None]:
-    """Within, `get_image_features` computes once and then gives the same result: for prompts on the same images."""
+    """Within, `get_image_features` is computed again only for other arguments than the last ones."""
     core = model.model if hasattr(getattr(model, "model", None), "get_image_features") else model
     if not hasattr(core, "get_image_features"):
         yield
         return
     compute = core.get_image_features
-    known: list[Any] = []
+    last: list[Any] = []
 
     @functools.wraps(compute)  # `generate` looks at the signature
     def remember(*args: Any, **kwargs: Any) -> Any:
-        if not known:
-            known.append(compute(*args, **kwargs))
-        return known[0]
+        given = [*args, *sorted(kwargs.items())]
+        if not last or not _equal(last[0], given):  # some models' image features depend on the question
+            last[:] = given, compute(*args, **kwargs)
+        return last[1]
 
     core.get_image_features = remember
     try:
         yield
     finally:
         del core.get_image_features
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return type(one) is type(other) and bool(one == other)
 
 
 def cache_argument(model: Any) -> str:
