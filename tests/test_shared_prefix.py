@@ -24,6 +24,8 @@ from lmms_eval_templates.models.shared_prefix import (
 )
 
 NEW = 6
+# Of logits with a standard deviation of 1.5 to 4; float32 rounding gives 1e-5, the mildest fault 0.04.
+NOISE = 2e-4
 # What shared_prefix has to pick for each architecture. Packed is impossible where a layer keeps a recurrent state
 # (Qwen3.5) and beyond a sliding window; PaliGemma reads image and question in both directions, and InstructBLIP's
 # image features depend on the question.
@@ -87,11 +89,11 @@ def test_logits_and_tokens_are_those_of_plain_generate(tiny):
     if MODES[tiny.name] == "single":
         return
     prefix = compute_prefix(tiny.model, prompts, common_prefix(tiny.model, prompts))
-    assert worst(generate_grouped(tiny.model, prompts, prefix, keep_logits=True, max_new_tokens=NEW), expected) < 5e-5
+    assert worst(generate_grouped(tiny.model, prompts, prefix, keep_logits=True, max_new_tokens=NEW), expected) < NOISE
     if MODES[tiny.name] == "packed":
         check_packable(tiny.model, prompts, prefix, NEW)
         assert (
-            worst(generate_packed(tiny.model, prompts, prefix, keep_logits=True, max_new_tokens=NEW), expected) < 5e-5
+            worst(generate_packed(tiny.model, prompts, prefix, keep_logits=True, max_new_tokens=NEW), expected) < NOISE
         )
 
 
@@ -137,7 +139,7 @@ def test_a_second_image_is_not_seen_through_the_first_ones_positions():
     for generate in (generate_packed, generate_grouped):
         prefix = compute_prefix(tiny.model, first, common_prefix(tiny.model, first))
         plain(tiny.model, other)  # leaves its offsets behind
-        assert worst(generate(tiny.model, first, prefix, keep_logits=True, max_new_tokens=NEW), expected) < 5e-5
+        assert worst(generate(tiny.model, first, prefix, keep_logits=True, max_new_tokens=NEW), expected) < NOISE
 
 
 @torch.inference_mode()
@@ -150,7 +152,7 @@ def test_a_repetition_penalty_of_the_checkpoint_is_applied():
     assert [e.tokens.tolist() for e in expected] != [e.tokens.tolist() for e in without]
     prefix = compute_prefix(tiny.model, prompts, common_prefix(tiny.model, prompts))
     for generate in (generate_packed, generate_grouped):
-        assert worst(generate(tiny.model, prompts, prefix, keep_logits=True, max_new_tokens=NEW), expected) < 5e-5
+        assert worst(generate(tiny.model, prompts, prefix, keep_logits=True, max_new_tokens=NEW), expected) < NOISE
 
 
 @torch.inference_mode()

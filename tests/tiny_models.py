@@ -67,6 +67,8 @@ def _ready(model: torch.nn.Module) -> torch.nn.Module:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
             elif "gate" in name and parameter.numel() == 1:
                 parameter.fill_(0.7)  # Mllama's cross attention starts switched off
+            elif "A_log" in name:  # drawn without a seed by Qwen3.5
+                parameter.copy_((1 + 15 * torch.rand(parameter.shape, generator=generator)).log())
             elif "bias" in name:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.05)
     model.eval()
