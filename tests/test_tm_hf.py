@@ -2,81 +2,40 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import datasets
 import pytest
+import tiny_folders
 import tiny_models
 import torch
 import transformers
 from lmms_eval.api.instance import Instance
 from PIL import Image
 
-from lmms_eval_templates.demo.tiny_llava import build
 from lmms_eval_templates.models.hf import SharedPrefixHF, cut
 from lmms_eval_templates.models.prompts import _DecodedOnce
 
 QUESTIONS = ["What color is the circle ?", "Which shape ?", "How many squares are red ? (A) two (B) four", "Where ?"]
 GENERATION = {"max_new_tokens": 4, "do_sample": False, "temperature": 0, "num_beams": 1, "until": []}
-# Qwen2-VL's way of writing an image; the demo's template writes LLaVA's.
-QWEN_TEMPLATE = (
-    "{% for m in messages %}USER: {% for part in m['content'] %}{% if part['type'] == 'image' %}"
-    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}{% endfor %} {% endfor %}"
-    "ASSISTANT:"
-)
 
 
 @pytest.fixture(scope="module")
-def llava(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("models") / "tiny")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return functools.cache(lambda family: tiny_folders.build(family, folder))
 
 
 @pytest.fixture(scope="module")
-def qwen(llava: Path) -> Path:
-    """A Qwen2.5-VL with the demo's words and the real processor."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(llava)
-    marks = ["<|vision_start|>", "<|image_pad|>", "<|video_pad|>", "<|vision_end|>"]
-    tokenizer.add_special_tokens({"additional_special_tokens": marks})
-    start, image, video, end = tokenizer.convert_tokens_to_ids(marks)
-    patches = {"patch_size": 8, "merge_size": 2, "temporal_patch_size": 2}
-    processor = transformers.Qwen2_5_VLProcessor(
-        transformers.Qwen2VLImageProcessor(min_pixels=256, max_pixels=16384, **patches),
-        tokenizer,
-        transformers.Qwen2VLVideoProcessor(**patches),
-        chat_template=QWEN_TEMPLATE,
-    )
-    config = transformers.Qwen2_5_VLConfig(
-        vision_config={
-            "depth": 2,
-            "hidden_size": 64,
-            "num_heads": 4,
-            "out_hidden_size": 64,
-            "intermediate_size": 128,
-            "patch_size": 8,
-            "spatial_merge_size": 2,
-            "temporal_patch_size": 2,
-            "window_size": 32,
-            "fullatt_block_indexes": [1],
-        },
-        text_config={
-            **tiny_models._TEXT,
-            "vocab_size": len(tokenizer),
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]},
-        },
-        image_token_id=image,
-        video_token_id=video,
-        vision_start_token_id=start,
-        vision_end_token_id=end,
-    )
-    folder = llava.parent / "qwen"
-    tiny_models._ready(transformers.Qwen2_5_VLForConditionalGeneration(config)).save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
+def llava(folders: Callable[[str], Path]) -> Path:
+    return folders("llava")
 
 
 def drawing(seed: int, size: tuple[int, int] = (48, 48)) -> Image.Image:
@@ -133,21 +92,12 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("family", ["llava", "qwen"])
-def test_answers_are_those_of_transformers(request, family, layout):
-    folder = request.getfixturevalue(family)
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
+def test_answers_are_those_of_transformers(folders, family, layout):
     conversations = LAYOUTS[layout]
-    if family == "qwen":  # images of several sizes, which move the positions of the text
-        sizes = [(48, 48), (80, 40), (32, 112)]
-        conversations = [
-            user(
-                *(c["text"] if c["type"] == "text" else c["url"].resize(sizes[k // 4]) for c in messages[0]["content"])
-            )
-            for k, messages in enumerate(conversations)
-        ]
-    model = SharedPrefixHF(str(folder), device="cpu")
+    model = SharedPrefixHF(str(folders(family)), device="cpu")
     got = answers(model, conversations)
-    assert got == plain(folder, conversations)
+    assert got == plain(folders(family), conversations)
     assert len(set(got)) > len(got) / 3
     work = model._runner.work
     expected = {"question first": "single", "mixed": None}.get(layout, "packed")
@@ -155,6 +105,27 @@ def test_answers_are_those_of_transformers(request, family, layout):
         assert getattr(work, f"prompts_{expected}") == len(conversations)
     else:
         assert (work.prompts_single, work.prompts_packed) == (2, 2)
+
+
+PROCESSORS = {
+    "llava_next": "packed",
+    "idefics2": "packed",
+    "idefics3": "packed",
+    "gemma3": "packed",
+    "internvl": "packed",
+    "qwen2_5_vl": "packed",
+    "paligemma": "single",
+}
+
+
+@pytest.mark.parametrize("family", PROCESSORS)
+def test_processors_that_cut_and_scale_images(folders, family):
+    """Images of three sizes, which many processors turn into prefixes of three lengths."""
+    sizes = [(48, 48), (80, 40), (40, 112)]
+    conversations = [user(drawing(k // 4, sizes[k // 4]), QUESTIONS[k % 4]) for k in range(12)]
+    model = SharedPrefixHF(str(folders(family)), device="cpu")
+    assert answers(model, conversations) == plain(folders(family), conversations)
+    assert getattr(model._runner.work, f"prompts_{PROCESSORS[family]}") == 12
 
 
 def test_sharing_can_be_switched_off(llava):
@@ -231,11 +202,11 @@ def test_a_chat_template_of_the_users(llava, tmp_path):
     assert got == plain(other, conversations)
 
 
-def test_max_pixels_makes_images_smaller(qwen):
+def test_max_pixels_makes_images_smaller(folders):
     conversations = [user(drawing(0, (96, 96)), question) for question in QUESTIONS]
     tokens = []
     for options in ({}, {"max_pixels": 1024}):
-        model = SharedPrefixHF(str(qwen), device="cpu", **options)
+        model = SharedPrefixHF(str(folders("qwen2_5_vl")), device="cpu", **options)
         answers(model, conversations)
         tokens.append(model._runner.work.prompt_tokens)
     # 96 x 96 pixels are 36 tokens of 16 x 16; at most 1,024 pixels are 4.
@@ -331,7 +302,7 @@ def test_an_adapter_of_another_base(llava, adapter, tmp_path):
         SharedPrefixHF(str(llava), device="cpu", peft=str(other))
     # The right name, but a model of another size under it.
     model = tiny_models.llava().model
-    folder = tmp_path / "tiny"
+    folder = tmp_path / "llava"
     model.save_pretrained(folder)
     transformers.AutoProcessor.from_pretrained(llava).save_pretrained(folder)
     with pytest.raises(SystemExit, match="does not fit the model"):
