@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -56,7 +57,7 @@ class SharedPrefixHF(lmms):
 
     def __init__(
         self,
-        pretrained: str | None = None,
+        pretrained: str = "",
         revision: str = "main",
         dtype: str = "auto",
         device: str | None = None,
@@ -73,17 +74,7 @@ class SharedPrefixHF(lmms):
         **unknown: object,
     ):
         super().__init__()
-        if unknown:
-            known = "pretrained, revision, dtype, device, device_map, attn_implementation, peft, trust_remote_code, "
-            refuse(f"unknown model_args {', '.join(unknown)}; known are {known}chat_template, share, chunk, max_pixels")
-        if not pretrained:
-            refuse("model_args pretrained is missing; give a checkpoint's folder or name")
-        if share not in _SHARE:
-            refuse(f"share={share}: must be {' or '.join(_SHARE)}")
-        if chunk != "auto" and not (isinstance(chunk, int) and chunk > 0):
-            refuse(f"chunk={chunk}: must be auto or a whole number of prompts, 1 or more")
-        if max_pixels is not None and not (isinstance(max_pixels, int) and max_pixels > 0):
-            refuse(f"max_pixels={max_pixels}: must be a whole number of pixels")
+        _check_arguments(pretrained, share, chunk, max_pixels, unknown)
         self.accelerator = Accelerator()
         self._rank, self._world_size = self.accelerator.process_index, self.accelerator.num_processes
         self._device = choose_device(device, self.accelerator.local_process_index, self._world_size)
@@ -164,6 +155,21 @@ class SharedPrefixHF(lmms):
 
     def generate_until_multi_round(self, requests: list[Instance]) -> list[str]:
         refuse("it answers in one round")
+
+
+def _check_arguments(pretrained: str, share: str, chunk: object, max_pixels: object, unknown: dict) -> None:
+    if unknown:
+        ours = inspect.signature(SharedPrefixHF).parameters
+        known = [name for name in ours if name not in ("batch_size", "max_batch_size", "unknown")]
+        refuse(f"unknown model_args {', '.join(unknown)}; known are {', '.join(known)}")
+    if not pretrained:
+        refuse("model_args pretrained is missing; give a checkpoint's folder or name")
+    if share not in _SHARE:
+        refuse(f"share={share}: must be {' or '.join(_SHARE)}")
+    if chunk != "auto" and not (isinstance(chunk, int) and chunk > 0):
+        refuse(f"chunk={chunk}: must be auto or a whole number of prompts, 1 or more")
+    if max_pixels is not None and not (isinstance(max_pixels, int) and max_pixels > 0):
+        refuse(f"max_pixels={max_pixels}: must be a whole number of pixels")
 
 
 class _AsTheyCome(Sequence):
