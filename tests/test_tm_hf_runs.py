@@ -98,7 +98,10 @@ def test_two_ranks_give_one_ranks_metrics_and_keep_images_together(folder, resum
     ranks = finished(folder, "ranks", start(folder, "ranks", [*TM_HF, "--use_cache", str(folder / "cache")], launcher))
     assert ranks["answers"] == resumed["answers"]
     assert ranks["results"] == resumed["results"]
-    # Rows are dealt to ranks in another order, so nothing may be taken from the cache of the run with one rank.
+    # Rows are dealt to ranks in another order, so nothing may be taken from the cache of the run with one rank: a row's
+    # number and text may be the same and its image another. What is in `metadata` is in the cache's keys.
+    assert ranks["configs"][TASK]["metadata"]["world_size"] == 2
+    assert "world_size" not in resumed["configs"][TASK]["metadata"]
     work = ranks["throughput"]
     assert work["avg_prompts_packed"] == PROMPTS
     # Every image's prefix is computed once: no image is split, as the items divide by the ranks.

@@ -59,7 +59,8 @@ def generate_packed(
         while True:
             if keep_logits:
                 logits.append(scores)
-            tokens = logits_processor(input_ids, scores.float()).argmax(-1)
+            copied = scores.to(torch.float32, copy=True)  # processors may write into it
+            tokens = logits_processor(input_ids, copied).argmax(-1)
             if generation_config._pad_token_tensor is not None:
                 tokens = torch.where(unfinished, tokens, generation_config._pad_token_tensor)
             input_ids = torch.cat([input_ids, tokens[:, None]], 1)
@@ -93,9 +94,7 @@ class _Row:
     def __init__(self, model: Any, prompts: Sequence[Prompt], prefix: Prefix):
         self.model, self.prefix, self.prompts = model, prefix, prompts
         self.device = prompts[0]["input_ids"].device
-        self.positions = torch.tensor(
-            [prompt_length(prompt) for prompt in prompts], device=self.device
-        )  # of what comes
+        self.positions = torch.tensor(list(map(prompt_length, prompts)), device=self.device)  # of each next token
         self.cache = DynamicCache()
         self.visible = torch.empty(0)
 
