@@ -120,6 +120,8 @@ class _Task:
             )
         )
         self.metadata["environment"] = run_environment()
+        if _world_size() > 1:  # `expand` orders by it, and --use_cache, which counts rows, has this dict in its keys
+            self.metadata["world_size"] = _world_size()
         return expand(dataset, self.adapter, items, self.templates, _world_size())
 
     def prompt(self, doc: Mapping[str, Any]) -> str:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 MODELS = {
     "tm_replay": "lmms_eval_templates.models.replay.Replay",
+    "tm_hf": "lmms_eval_templates.models.hf.SharedPrefixHF",
 }
+# These are given whole conversations; the others, in lmms-eval's words simple models, a text and images.
+CHAT_MODELS = {"tm_hf"}
 
 
 def tasks_path() -> Path:
@@ -30,6 +33,8 @@ def register() -> list[ModelManifest]:
     """Called by lmms-eval: adds our tasks to its search path, returns our models."""
     from lmms_eval.models.registry_v2 import ModelManifest
 
+    from .resume import teach_response_cache
+
     try:
         _teach_task_manager()
     except (ImportError, AttributeError) as error:
@@ -38,7 +43,16 @@ def register() -> list[ModelManifest]:
             "tasks named *_tm_* are not available. It is known to work with lmms-eval 0.7.3.",
             stacklevel=2,
         )
-    return [ModelManifest(model_id=name, simple_class_path=path) for name, path in MODELS.items()]
+    try:
+        teach_response_cache(set(MODELS))
+    except (ImportError, AttributeError) as error:
+        warnings.warn(
+            f"lmms-eval-templates does not know the --use_cache of this version of lmms-eval ({type(error).__name__}: "
+            f"{error}); a run that was killed starts again from nothing.",
+            stacklevel=2,
+        )
+    kinds = {name: "chat_class_path" if name in CHAT_MODELS else "simple_class_path" for name in MODELS}
+    return [ModelManifest(model_id=name, **{kinds[name]: path}) for name, path in MODELS.items()]
 
 
 def _teach_task_manager() -> None:

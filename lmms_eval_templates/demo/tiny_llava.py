@@ -26,8 +26,12 @@ def words() -> list[str]:
     return sorted({word for text in texts for word in re.findall(r"\w+|[^\w\s]", text)})
 
 
-def build(folder: str | Path, seed: int = 0) -> Path:
-    """Writes model, tokenizer and processor to `folder`, in the form that `from_pretrained` reads."""
+def build(folder: str | Path, seed: int = 0, image_size: int = SIZE) -> Path:
+    """Writes model, tokenizer and processor to `folder`, in the form that `from_pretrained` reads.
+
+    Args:
+        image_size: side in pixels to which images are scaled; the model sees one token for 8 x 8 of them.
+    """
     import torch
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
     from transformers import (
@@ -50,7 +54,7 @@ def build(folder: str | Path, seed: int = 0) -> Path:
     )
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
     tokenizer.chat_template = _CHAT_TEMPLATE
-    size = {"height": SIZE, "width": SIZE}
+    size = {"height": image_size, "width": image_size}
     processor = LlavaProcessor(
         CLIPImageProcessor(size=size, crop_size=size, do_center_crop=False),
         tokenizer,
@@ -65,7 +69,7 @@ def build(folder: str | Path, seed: int = 0) -> Path:
             intermediate_size=64,
             num_hidden_layers=2,
             num_attention_heads=2,
-            image_size=SIZE,
+            image_size=image_size,
             patch_size=_PATCH,
             projection_dim=32,
         ),
@@ -81,7 +85,7 @@ def build(folder: str | Path, seed: int = 0) -> Path:
             eos_token_id=vocabulary["</s>"],
         ),
         image_token_index=vocabulary["<image>"],
-        image_seq_length=(SIZE // _PATCH) ** 2,
+        image_seq_length=(image_size // _PATCH) ** 2,
         vision_feature_select_strategy="default",
         vision_feature_layer=-1,
     )
