@@ -13,7 +13,7 @@ from pathlib import Path
 from ..settings import Settings
 
 NAME = "demo"
-HELP = "run lmms-eval on the embedded benchmark and a tiny model; takes about two minutes on two cores"
+HELP = "run lmms-eval on the embedded benchmark and a tiny model; takes about a minute on two cores"
 EXAMPLE = "lmms-eval-templates demo --output demo_logs"
 
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", default="demo_logs", help="folder for results and sample logs (default: %(default)s)"
     )
     parser.add_argument(
-        "--items", type=int, default=50, help="scenes to ask about, 0 for all 120 (default: %(default)s)"
+        "--items", type=int, default=100, help="scenes to ask about, 0 for all 120 (default: %(default)s)"
     )
 
 
@@ -37,9 +37,9 @@ def run(args: argparse.Namespace) -> int:
         print("Building a tiny LLaVA with random weights ...", flush=True)
         build(Path(folder) / "tiny_llava")
         command = [
-            *(sys.executable, "-m", "lmms_eval", "--model", "llava_hf", "--device", "cpu"),
-            *("--model_args", "pretrained=tiny_llava,device_map=cpu"),
-            *("--tasks", "demo_tm", "--batch_size", "1", "--log_samples", "--output_path", str(output)),
+            *(sys.executable, "-m", "lmms_eval", "--model", "tm_hf"),
+            *("--model_args", "pretrained=tiny_llava,device=cpu"),
+            *("--tasks", "demo_tm", "--log_samples", "--output_path", str(output)),
         ]
         shown = shlex.join(["lmms-eval", *command[3:]])
         print(f"TM_ITEMS={args.items} TM_EMBEDDER=none {shown}", flush=True)
