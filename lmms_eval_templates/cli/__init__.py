@@ -7,9 +7,9 @@ import os
 import sys
 
 from ..sets import TemplateError
-from . import check, demo, sample, tasks_path, tree
+from . import augment, check, demo, sample, tasks_path, tree
 
-SUBCOMMANDS = (tree, sample, check, tasks_path, demo)
+SUBCOMMANDS = (tree, sample, check, tasks_path, augment, demo)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,0 +1,383 @@
+"""Puts instruction templates around the questions of a training mix (paper section 4.1).
+
+Two passes over the file: the first finds the bytes of each text that gets a template, then templates are dealt to them,
+and the second copies the file and replaces those bytes alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from tqdm import tqdm
+
+from lmms_eval_templates.sets import TemplateError
+from lmms_eval_templates.space import CHOICE, QUESTION, VQA, assign_templates
+
+from .records import Element, RecordError, Turn, byte_length, find_strings, has_image, scan, turns_of
+from .records import Path as RecordPath
+from .rules import QUESTION_KINDS, kind_of, render, take_apart
+
+# The paper's in-domain set: 100 templates that the tuned model met in training (section 4.1, Evaluation).
+_EVALUATED = 100
+_REMOVE, _REMOVE_AND_CLOSE = 2, 3
+_POOLS = ("image", "image_free")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What decides the output besides the input.
+
+    Attributes:
+        num_templates: distinct question templates, or None to follow `ratio`.
+        ratio: templates to records, or None.
+        seed: of the drawing and the dealing of templates.
+        turns: "first", the first question of each record as in the paper, or "all" questions.
+        text_only: "keep" records without an image as they are, or "image-free" templates for them.
+        all_instructions: whether captioning, region and bounding-box instructions get templates too.
+        on_error: "stop" at a bad record, or "skip" it.
+    """
+
+    num_templates: int | None = None
+    ratio: float | None = None
+    seed: int = 0
+    turns: str = "first"
+    text_only: str = "keep"
+    all_instructions: bool = False
+    on_error: str = "stop"
+
+    def __post_init__(self) -> None:
+        if (self.num_templates is None) == (self.ratio is None):
+            raise TemplateError(
+                "give either --num-templates (e.g. 5000) or --ratio (templates to records, e.g. 7.5e-3)"
+            )
+        if self.num_templates is not None and not 1 <= self.num_templates <= len(QUESTION):
+            raise TemplateError(f"--num-templates {self.num_templates}: must be 1 to {len(QUESTION):,}")
+        if self.ratio is not None and not 0 < self.ratio <= 1:
+            raise TemplateError(f"--ratio {self.ratio}: must be above 0 and at most 1")
+
+
+@dataclass(frozen=True)
+class AugmentSignature:
+    """What two augmented files must share to be the same.
+
+    Attributes:
+        input: first 12 digits of the SHA-256 of the input file.
+        templates: how many were drawn.
+        space_hash: first 12 digits of the SHA-256 of the template space.
+        seed, turns, text_only, all_instructions, on_error: see `Options`.
+        version: of this package.
+    """
+
+    input: str
+    templates: int
+    space_hash: str
+    seed: int
+    turns: str
+    text_only: str
+    all_instructions: bool
+    on_error: str
+    version: str
+
+    def __str__(self) -> str:
+        return "|".join(f"{f.name}:{getattr(self, f.name)}" for f in fields(self))
+
+
+@dataclass
+class _Plan:
+    """What the first pass found. Edits are in file order: start, length, and what happens there."""
+
+    starts: array = field(default_factory=lambda: array("q"))
+    lengths: array = field(default_factory=lambda: array("i"))
+    actions: array = field(default_factory=lambda: array("b"))
+    records: int = 0
+    changed_records: int = 0
+    kinds: Counter = field(default_factory=Counter)
+    bad: list[dict[str, Any]] = field(default_factory=list)
+    digest: Any = field(default_factory=hashlib.sha256)
+
+    def edit(self, start: int, end: int, action: int) -> None:
+        self.starts.append(start)
+        self.lengths.append(end - start)
+        self.actions.append(action)
+
+
+class _Progress:
+    """A file that moves a bar, and feeds a hash, as it is read."""
+
+    def __init__(self, file: BinaryIO, bar: tqdm, digest: Any = None):
+        self.file, self.bar, self.digest = file, bar, digest
+
+    def read(self, size: int) -> bytes:
+        data = self.file.read(size)
+        self.bar.update(len(data))
+        if self.digest:
+            self.digest.update(data)
+        return data
+
+
+def augment(source: str | Path, target: str | Path, options: Options, progress: bool = True) -> dict[str, Any]:
+    """Writes `target`, and a manifest beside it (`manifest_path`).
+
+    Args:
+        source: LLaVA JSON, JSON Lines, or records with `messages`.
+        target: where the same records go, in the same form.
+        options: what to do.
+        progress: whether to show a bar.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        TemplateError: a record is bad, or there are fewer questions than templates. `target` is as it was.
+    """
+    source, target = Path(source), Path(target)
+    _check_paths(source, target)
+    with tqdm(total=2 * source.stat().st_size, unit="B", unit_scale=True, disable=not progress) as bar:
+        plan = _find_edits(source, options, bar)
+        pools = _deal(plan, options)
+        partial = [target.with_name(target.name + ".partial"), manifest_path(target)]
+        partial[1] = partial[1].with_name(partial[1].name + ".partial")
+        manifest = _manifest(plan, pools, options)
+        try:
+            _write(source, partial[0], plan, pools, bar)
+            partial[1].write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", "utf-8")
+            os.replace(partial[1], manifest_path(target))
+            os.replace(partial[0], target)
+        finally:
+            for path in partial:
+                path.unlink(missing_ok=True)
+    return manifest
+
+
+def manifest_path(target: str | Path) -> Path:
+    """`mix.json` -> `mix.manifest.json`."""
+    return Path(target).with_suffix(".manifest.json")
+
+
+def _check_paths(source: Path, target: Path) -> None:
+    if not source.is_file():
+        raise TemplateError(f"no file {source}")
+    if not target.parent.is_dir():
+        raise TemplateError(f"no folder {target.parent} to write {target.name} to")
+    if target.is_dir():
+        raise TemplateError(f"{target} is a folder; name a file, e.g. {target / 'mix_templates.json'}")
+    if target.exists() and target.samefile(source):
+        raise TemplateError(f"{target} is the input; write to another file")
+
+
+def _find_edits(source: Path, options: Options, bar: tqdm) -> _Plan:
+    plan = _Plan()
+    bar.set_description("reading")
+    previous_end: int | None = None  # of the last record that stands before this one, kept or not
+    removed_from: int | None = None  # where records were left out before the first one that is kept
+    with source.open("rb") as file:
+        for element in scan(_Progress(file, bar, plan.digest)):  # type: ignore[arg-type]
+            try:
+                if element.fault:
+                    raise RecordError(element.fault)
+                edits, kind = _record_edits(element, options)
+            except RecordError as error:
+                _bad_record(plan, element, error, source, options)
+                if element.repair:
+                    plan.edit(element.start, element.end, _REMOVE_AND_CLOSE)
+                elif previous_end is None:
+                    removed_from = element.start if removed_from is None else removed_from
+                else:
+                    plan.edit(previous_end, element.end, _REMOVE)
+                    previous_end = element.end
+                continue
+            if removed_from is not None:
+                plan.edit(removed_from, element.start, _REMOVE)
+                removed_from = None
+            previous_end = element.end
+            plan.records += 1
+            plan.kinds[kind] += 1
+            plan.changed_records += bool(edits)
+            for start, end, pool in edits:
+                plan.edit(start, end, pool)
+    if plan.records == 0:
+        raise TemplateError(f"{source}: no record that can be used")
+    return plan
+
+
+def _bad_record(plan: _Plan, element: Element, error: RecordError, source: Path, options: Options) -> None:
+    number = plan.records + len(plan.bad)
+    name = element.value.get("id") if isinstance(element.value, dict) else None
+    if options.on_error == "stop":
+        known = "" if name is None else f" (id {json.dumps(name)})"
+        raise TemplateError(
+            f"{source}, record {number}{known} at byte {element.start:,}: {error}\n"
+            "mend it, or leave bad records out with --on-error skip; records are counted from 0"
+        )
+    plan.bad.append({"record": number, "id": name, "byte": element.start, "reason": str(error)})
+
+
+def _record_edits(element: Element, options: Options) -> tuple[list[tuple[int, int, int]], str]:
+    """First byte, end and pool of each text of a record that gets a template, and the kind of the record."""
+    turns = turns_of(element.value)
+    with_image = has_image(element.value)
+    reached = with_image or options.text_only == "image-free"
+    chosen: list[RecordPath] = []
+    first_kind = None
+    for turn in turns:
+        if turn.role != "user":
+            continue
+        path, kind = _question_place(turn)
+        first_kind = first_kind or kind
+        if reached and (kind in QUESTION_KINDS or (options.all_instructions and kind != "empty")):
+            chosen.append(path)
+            if options.turns == "first":
+                break
+    edits = []
+    if chosen:
+        raw, at, done = element.raw, element.start, 0
+        for start, end in find_strings(raw, chosen, turns):
+            at += byte_length(raw[done:start])
+            edits.append((at, at := at + byte_length(raw[start:end]), 0 if with_image else 1))
+            done = end
+    return edits, (first_kind or "no human turn") if with_image else "text-only"
+
+
+def _question_place(turn: Turn) -> tuple[RecordPath, str]:
+    """Path and kind of the part of a turn that asks: its first part with an instruction in it."""
+    for path, text in turn.places:
+        kind = kind_of(take_apart(text))
+        if kind != "empty":
+            return path, kind
+    return (), "empty"
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Templates for one kind of record, and which of them each edit gets, shape [edits]."""
+
+    question: np.ndarray  # indices into QUESTION
+    choice: np.ndarray  # indices into CHOICE, one beside each question template
+    dealt: np.ndarray
+
+    @property
+    def texts(self) -> list[tuple[str, str]]:
+        return list(zip(QUESTION.take(self.question), CHOICE.take(self.choice), strict=True))
+
+
+def _deal(plan: _Plan, options: Options) -> list[_Pool]:
+    """The templates for records with an image, and for those without."""
+    count = options.num_templates
+    if count is None:
+        count = min(max(1, round((options.ratio or 0) * plan.records)), len(QUESTION))
+    wanted = [plan.actions.count(pool) for pool in range(len(_POOLS))]
+    if not any(wanted):
+        raise TemplateError(
+            f"none of {plan.records:,} records has a question to put a template on; kinds of record: "
+            f"{dict(plan.kinds)}; --all-instructions and --text-only image-free reach more"
+        )
+    if 0 < wanted[0] < count:
+        raise TemplateError(
+            f"{count:,} templates for {wanted[0]:,} questions: each template must be used; take {wanted[0]:,} or fewer"
+        )
+    drawn = QUESTION.sample_indices(count if wanted[0] else 0, options.seed)
+    space = QUESTION.image_free()
+    free_texts = space.sample(min(count, wanted[1], len(space)), options.seed)
+    drawn_free = np.array([QUESTION.index(text) for text in free_texts], dtype=np.int64)
+    return [
+        _Pool(
+            questions,
+            CHOICE.sample_indices(len(questions), options.seed),
+            assign_templates(number, questions.tolist(), options.seed) if number else np.empty(0, dtype=np.int64),
+        )
+        for questions, number in zip((drawn, drawn_free), wanted, strict=True)
+    ]
+
+
+def _write(source: Path, target: Path, plan: _Plan, pools: Sequence[_Pool], bar: tqdm) -> None:
+    bar.set_description("writing")
+    texts = [pool.texts for pool in pools]
+    dealt = [iter(pool.dealt.tolist()) for pool in pools]
+    with source.open("rb", 1 << 20) as reader, target.open("wb", 1 << 20) as writer:
+        position = 0
+        for start, length, action in zip(plan.starts, plan.lengths, plan.actions, strict=True):
+            _copy(reader, writer, start - position)
+            old = reader.read(length)
+            if action < _REMOVE:
+                writer.write(_replaced(old, *texts[action][next(dealt[action])]))
+            elif action == _REMOVE_AND_CLOSE:
+                writer.write(b"]\n")
+            bar.update(start + length - position)
+            position = start + length
+        _copy(reader, writer, source.stat().st_size - position)
+        bar.update(source.stat().st_size - position)
+
+
+def _copy(reader: BinaryIO, writer: BinaryIO, count: int) -> None:
+    while count > 0:
+        data = reader.read(min(count, 1 << 20))
+        if not data:
+            raise TemplateError("the input became shorter while it was read")
+        writer.write(data)
+        count -= len(data)
+
+
+def _replaced(literal: bytes, question_template: str, choice_template: str) -> bytes:
+    """A JSON string with a template around the question in it, in ASCII if it was in ASCII."""
+    new = render(take_apart(json.loads(literal)), question_template, choice_template)
+    if not literal.isascii():
+        try:
+            return json.dumps(new, ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # half of a surrogate pair, written as \ud83d
+            pass
+    return json.dumps(new).encode()
+
+
+def _manifest(plan: _Plan, pools: Sequence[_Pool], options: Options) -> dict[str, Any]:
+    main = pools[0] if len(pools[0].question) else pools[1]
+    num_templates = len(main.question)
+    digest = plan.digest.hexdigest()
+    signature = AugmentSignature(
+        input=digest[:12],
+        templates=num_templates,
+        space_hash=VQA.hash[:12],
+        seed=options.seed,
+        turns=options.turns,
+        text_only=options.text_only,
+        all_instructions=options.all_instructions,
+        on_error=options.on_error,
+        version=version("lmms-eval-templates"),
+    )
+    settings = asdict(options)
+    for name in ("num_templates", "ratio"):
+        settings.pop(name)
+    return {
+        "signature": str(signature),
+        "input_sha256": digest,
+        **settings,
+        "num_templates": num_templates,
+        "ratio": num_templates / plan.records,
+        "space_hash": VQA.hash,
+        "records": plan.records,
+        "changed_records": plan.changed_records,
+        "changed_turns": sum(len(pool.dealt) for pool in pools),
+        "kinds": dict(sorted(plan.kinds.items())),
+        "bad_records": plan.bad,
+        "templates": [question + "\n" + choice for question, choice in main.texts[:_EVALUATED]],
+        "used": {name: _usage(pool) for name, pool in zip(_POOLS, pools, strict=True)},
+    }
+
+
+def _usage(pool: _Pool) -> list[dict[str, Any]]:
+    counts = np.bincount(pool.dealt, minlength=len(pool.question)).tolist()
+    return [
+        {"index": index, "template": question, "count": count, "choice_index": choice_index, "choice_template": choice}
+        for index, choice_index, (question, choice), count in zip(
+            pool.question.tolist(), pool.choice.tolist(), pool.texts, counts, strict=True
+        )
+    ]

@@ -1,0 +1,361 @@
+"""Reading training files: LLaVA JSON (one array), JSON Lines, and the `messages` form of TRL and LLaMA-Factory.
+
+A file is read a stretch at a time and each record is known by its bytes, so that memory does not grow with the file and
+whoever changes a record can leave every other byte alone.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator, Sequence
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any, BinaryIO, NamedTuple, NoReturn
+
+from lmms_eval_templates.sets import TemplateError
+
+IMAGE_MARK = "<image>"
+_STRETCH = 4 << 20
+_LONGEST_RECORD = 64 << 20  # a record beyond it lacks a quote; real ones have a few thousand bytes
+_SPACE = re.compile(r"[ \t\n\r]*")
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},"]', re.S)
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
+_ROLES = {
+    **{"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"},
+    **{name: name for name in ("system", "tool", "observation", "function_call")},
+}
+Path = tuple[str | int, ...]  # keys and numbers that lead to a value in a record
+
+
+class Element(NamedTuple):
+    """One record of a file.
+
+    Attributes:
+        start: its first byte in the file.
+        end: the byte after its last.
+        raw: its text as it stands in the file.
+        value: what the text says; None where there is a fault.
+        fault: why it cannot be read, or None.
+        repair: what the file needs in its place if it is left out.
+    """
+
+    start: int
+    end: int
+    raw: str
+    value: Any
+    fault: str | None = None
+    repair: str = ""
+
+
+class Turn(NamedTuple):
+    """A message.
+
+    Attributes:
+        role: "user", "assistant", "system", "tool", "observation" or "function_call".
+        text: what is said, parts of a content list joined by line breaks, each image as `<image>`.
+        places: path in the record of each text part, with the part's text.
+    """
+
+    role: str
+    text: str
+    places: tuple[tuple[Path, str], ...]
+
+
+class RecordError(TemplateError):
+    """A record that cannot be used; the message says why."""
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def byte_length(text: str) -> int:
+    """Bytes that `text` takes in the file it was read from."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
+
+
+class _Window:
+    """The part of a file that is in memory. `position` is the next character there, `offset` its byte in the file."""
+
+    def __init__(self, file: BinaryIO):
+        self.file, self.text, self.position, self.offset, self.ended = file, "", 0, 0, False
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+
+    def more(self) -> bool:
+        """Reads on, and at least doubles what is left; False where the file has ended."""
+        left = self.text[self.position :]
+        if len(left) > _LONGEST_RECORD:
+            raise TemplateError(
+                f"byte {self.offset:,}: no end of this record within {_LONGEST_RECORD >> 20} MB; is a quote missing?"
+            )
+        if not self.ended:
+            data = self.file.read(max(_STRETCH, len(left)))
+            new = self._decoder.decode(data, final=not data)
+            self.ended = not data and not new
+            if not self.ended:  # else positions in the text must stay valid
+                self.text, self.position = left + new, 0
+        return not self.ended
+
+    def advance(self, position: int) -> None:
+        self.offset += byte_length(self.text[self.position : position])
+        self.position = position
+
+    def peek(self) -> str:
+        """The next character that is no white space, "" at the end of the file."""
+        while True:
+            self.advance(_SPACE.match(self.text, self.position).end())  # type: ignore[union-attr]
+            if self.position < len(self.text):
+                return self.text[self.position]
+            if not self.more():
+                return ""
+
+    def take(self, end: int, value: Any, fault: str | None = None) -> Element:
+        """The element from here to `end`, and moves behind it."""
+        raw, start = self.text[self.position : end], self.offset
+        self.advance(end)
+        if fault is None and not raw.isascii() and (wrong := _NOT_UTF8.search(raw)):
+            fault = f"broken JSON at byte {start + byte_length(raw[: wrong.start()]):,}: not UTF-8"
+        return Element(start, self.offset, raw, value if fault is None else None, fault)
+
+
+def scan(file: BinaryIO) -> Iterator[Element]:
+    """The records of a file opened in binary mode, in order.
+
+    A record with broken JSON reaches to the next comma or bracket outside strings and brackets, or to the end of its
+    line in JSON Lines.
+
+    Raises:
+        TemplateError: the file is neither an array nor JSON Lines.
+    """
+    window = _Window(file)
+    window.more()
+    if window.text.startswith("\ufeff"):
+        window.advance(1)
+    first = window.peek()
+    if first == "[":
+        window.advance(window.position + 1)
+        yield from _scan_array(window)
+    elif first == "{":
+        yield from _scan_lines(window)
+    else:
+        found = f"begins with {first!r}" if first else "is empty"
+        raise TemplateError(f"the file {found}; allowed is a JSON array of records, or JSON Lines with a record a line")
+
+
+def _scan_array(window: _Window) -> Iterator[Element]:
+    after = window.peek()
+    while after != "]":
+        if after == "":
+            yield Element(
+                window.offset, window.offset, "", None, _broken(window.offset, "the array is not closed"), "]"
+            )
+            return
+        yield _array_element(window)
+        after = window.peek()
+        if after not in (",", "]", ""):
+            yield _broken_element(window, _broken(window.offset, "Expecting ',' delimiter"))
+            after = window.peek()
+        if after == ",":
+            window.advance(window.position + 1)
+    bracket = window.offset
+    window.advance(window.position + 1)
+    if window.peek():
+        fault = _broken(window.offset, "text after the end of the array")
+        while window.peek():
+            window.advance(len(window.text))
+        yield Element(bracket, window.offset, "", None, fault, "]")
+
+
+def _array_element(window: _Window) -> Element:
+    window.peek()
+    while True:
+        try:
+            value, end = _DECODER.raw_decode(window.text, window.position)
+        except (ValueError, RecursionError) as error:
+            if not window.more():
+                return _broken_element(window, _describe(error, window))
+        else:
+            if end < len(window.text) or not window.more():
+                return window.take(end, value)
+
+
+def _broken_element(window: _Window, fault: str) -> Element:
+    """What stands before the next comma or bracket outside strings and brackets."""
+    while True:
+        depth = 0
+        for token in _TOKEN.finditer(window.text, window.position):
+            sign = token[0]
+            if depth == 0 and sign in (",", "]"):
+                return window.take(token.start(), None, fault)
+            if sign == '"':
+                break  # a string without an end so far
+            depth += (sign in ("[", "{")) - (sign in ("]", "}") and depth > 0)
+        if not window.more():
+            return window.take(len(window.text), None, fault)
+
+
+def _scan_lines(window: _Window) -> Iterator[Element]:
+    while window.peek():
+        while (end := window.text.find("\n", window.position)) < 0 and window.more():
+            pass
+        end = len(window.text) if end < 0 else end
+        end = window.position + len(window.text[window.position : end].rstrip(" \t\r"))
+        try:
+            value, stop = _DECODER.raw_decode(window.text, window.position)
+            if stop != end:
+                raise json.JSONDecodeError("Extra data", window.text, stop)
+        except (ValueError, RecursionError) as error:
+            yield window.take(end, None, _describe(error, window))
+        else:
+            yield window.take(end, value)
+
+
+def _broken(byte: int, reason: str) -> str:
+    return f"broken JSON at byte {byte:,}: {reason}"
+
+
+def _describe(error: Exception, window: _Window) -> str:
+    if not isinstance(error, json.JSONDecodeError):
+        return _broken(window.offset, str(error))
+    return _broken(window.offset + byte_length(window.text[window.position : error.pos]), error.msg)
+
+
+def turns_of(record: Any) -> list[Turn]:
+    """The conversation of a record.
+
+    Raises:
+        RecordError: it is no object, has no conversation, or a turn of it cannot be understood.
+    """
+    if not isinstance(record, dict):
+        raise RecordError(f"not an object but {json.dumps(record)[:60]}")
+    key = next((name for name in ("conversations", "messages") if name in record), None)
+    if key is None:
+        raise RecordError(f"no conversations: it has {', '.join(map(repr, record)) or 'no keys'}")
+    conversation = record[key]
+    if not isinstance(conversation, list) or not conversation:
+        raise RecordError(f"{key} is {json.dumps(conversation)[:60]}, must be a list of turns")
+    turns = []
+    for number, turn in enumerate(conversation):
+        try:
+            role, content = _ROLES[turn["from"]], turn["value"]
+        except (KeyError, TypeError):
+            turns.append(_turn(turn, key, number))
+            continue
+        if content.__class__ is str:  # nearly all of them
+            turns.append(Turn(role, content, (((key, number, "value"), content),)))
+        else:
+            turns.append(_turn(turn, key, number))
+    return turns
+
+
+def _turn(turn: Any, key: str, number: int) -> Turn:
+    where = f"turn {number + 1}"
+    if not isinstance(turn, dict):
+        raise RecordError(f"{where} is {json.dumps(turn)[:60]}, must be an object")
+    role_key, content_key = ("from", "value") if "from" in turn else ("role", "content")
+    name = turn.get(role_key)
+    role = _ROLES.get(name) if isinstance(name, str) else None
+    if role is None:
+        raise RecordError(f"{where} has the unknown role {json.dumps(name)}; known are {', '.join(_ROLES)}")
+    content = turn.get(content_key)
+    path = (key, number, content_key)
+    if isinstance(content, str):
+        return Turn(role, content, ((path, content),))
+    if content is None and turn.get("tool_calls"):
+        return Turn(role, "", ())
+    if not isinstance(content, list):
+        raise RecordError(f"{where}: {content_key} is {json.dumps(content)[:60]}, must be text or a list of parts")
+    texts, places = [], []
+    for place, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "text" and isinstance(part.get("text"), str):
+            places.append(((*path, place, "text"), part["text"]))
+            texts.append(part["text"])
+        elif kind in ("image", "image_url"):
+            texts.append(IMAGE_MARK)
+        elif not isinstance(kind, str) or kind == "text":
+            raise RecordError(
+                f"{where}: part {place + 1} is {json.dumps(part)[:60]}, must have a type and, if that is text, a text"
+            )
+    return Turn(role, "\n".join(texts), tuple(places))
+
+
+def image_names(record: dict) -> list[str]:
+    """File names of a record's images in order, from `image`, `images` and the content parts."""
+    names: list[Any] = []
+    for key in ("image", "images"):
+        value = record.get(key)
+        names += value if isinstance(value, list) else [value]
+    for turn in record.get("messages") or record.get("conversations") or ():
+        content = turn.get("content", turn.get("value"))
+        for part in content if isinstance(content, list) else ():
+            if part.get("type") in ("image", "image_url"):
+                value = part.get("image", part.get("path", part.get("url", part.get("image_url"))))
+                names.append(value.get("url") if isinstance(value, dict) else value)
+    return [name.get("path", "") if isinstance(name, dict) else str(name) for name in names if name]
+
+
+def has_image(record: dict) -> bool:
+    """Whether a record comes with an image, also one whose file is named elsewhere."""
+    if record.get("image") or record.get("images"):
+        return True
+    return any(
+        isinstance(part, dict) and part.get("type") in ("image", "image_url")
+        for turn in record.get("messages") or record.get("conversations") or ()
+        for part in (turn.get("content") if isinstance(turn.get("content"), list) else ())
+    )
+
+
+def find_strings(raw: str, paths: Sequence[Path], turns: Sequence[Turn]) -> list[tuple[int, int]]:
+    """Where in a record's text the strings at `paths` stand, quotes included.
+
+    Args:
+        raw: the record.
+        paths: some of the places of its turns.
+        turns: all its turns.
+
+    Raises:
+        RecordError: an object on the way has one of its keys twice.
+    """
+    # A quoted key before a colon cannot stand inside a string. So if there are as many as turns have such places, these
+    # are they, in order; otherwise the record has that key elsewhere too, and is walked through.
+    starts: dict[Path, int] = {}
+    for key in {path[-1] for path in paths}:
+        places = [path for turn in turns for path, _ in turn.places if path[-1] == key]
+        found = [match.end() for match in re.finditer(rf'"{key}"[ \t\n\r]*:[ \t\n\r]*', raw)]
+        if len(places) == len(found):
+            starts.update(zip(places, found, strict=True))
+    positions = [starts[path] if path in starts else _walk(raw, path) for path in paths]
+    return [(position, scanstring(raw, position + 1)[1]) for position in positions]
+
+
+def _walk(raw: str, path: Path) -> int:
+    start = 0
+    for step in path:
+        found = [at for name, at in _children(raw, start) if name == step]
+        if len(found) != 1:
+            raise RecordError(f"the key {step!r} stands {len(found)} times in one object")
+        start = found[0]
+    return start
+
+
+def _children(raw: str, start: int) -> Iterator[tuple[str | int, int]]:
+    """Key or number, and position of the value, of each member of the object or array at `start`."""
+
+    def skip(position: int) -> int:
+        return _SPACE.match(raw, position).end()  # type: ignore[union-attr]
+
+    is_object, position, number = raw[start] == "{", skip(start + 1), 0
+    while raw[position] not in "]}":
+        name: str | int = number
+        if is_object:
+            name, position = scanstring(raw, position + 1)
+            position = skip(skip(position) + 1)
+        yield name, position
+        position = skip(_DECODER.raw_decode(raw, position)[1])
+        position = skip(position + 1) if raw[position] == "," else position
+        number += 1
