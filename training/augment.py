@@ -23,7 +23,7 @@ from tqdm import tqdm
 from lmms_eval_templates.sets import TemplateError
 from lmms_eval_templates.space import CHOICE, QUESTION, VQA, assign_templates
 
-from .records import Element, RecordError, Turn, byte_length, find_strings, has_image, scan, turns_of
+from .records import Conversation, Element, RecordError, Turn, byte_length, find_strings, has_image, scan
 from .records import Path as RecordPath
 from .rules import QUESTION_KINDS, kind_of, render, take_apart
 
@@ -224,12 +224,12 @@ def _bad_record(plan: _Plan, element: Element, error: RecordError, source: Path,
 
 def _record_edits(element: Element, options: Options) -> tuple[list[tuple[int, int, int]], str]:
     """First byte, end and pool of each text of a record that gets a template, and the kind of the record."""
-    turns = turns_of(element.value)
+    conversation = Conversation(element.value)
     with_image = has_image(element.value)
     reached = with_image or options.text_only == "image-free"
     chosen: list[RecordPath] = []
     first_kind = None
-    for turn in turns:
+    for turn in conversation:
         if turn.role != "user":
             continue
         path, kind = _question_place(turn)
@@ -241,7 +241,7 @@ def _record_edits(element: Element, options: Options) -> tuple[list[tuple[int, i
     edits = []
     if chosen:
         raw, at, done = element.raw, element.start, 0
-        for start, end in find_strings(raw, chosen, turns):
+        for start, end in find_strings(raw, chosen, conversation):
             at += byte_length(raw[done:start])
             edits.append((at, at := at + byte_length(raw[start:end]), 0 if with_image else 1))
             done = end
@@ -329,7 +329,7 @@ def _copy(reader: BinaryIO, writer: BinaryIO, count: int) -> None:
 
 def _replaced(literal: bytes, question_template: str, choice_template: str) -> bytes:
     """A JSON string with a template around the question in it, in ASCII if it was in ASCII."""
-    new = render(take_apart(json.loads(literal)), question_template, choice_template)
+    new = render(take_apart(json.loads(literal.decode())), question_template, choice_template)
     if not literal.isascii():
         try:
             return json.dumps(new, ensure_ascii=False).encode()

@@ -20,6 +20,7 @@ _STRETCH = 4 << 20
 _LONGEST_RECORD = 64 << 20  # a record beyond it lacks a quote; real ones have a few thousand bytes
 _SPACE = re.compile(r"[ \t\n\r]*")
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},"]', re.S)
+_KEYS = {key: re.compile(rf'"{key}"[ \t\n\r]*:[ \t\n\r]*') for key in ("value", "content", "text")}
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _ROLES = {
     **{"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"},
@@ -101,7 +102,10 @@ class _Window:
         return not self.ended
 
     def advance(self, position: int) -> None:
-        self.offset += byte_length(self.text[self.position : position])
+        if self.text.isascii():
+            self.offset += position - self.position
+        else:
+            self.offset += byte_length(self.text[self.position : position])
         self.position = position
 
     def peek(self) -> str:
@@ -224,32 +228,46 @@ def _describe(error: Exception, window: _Window) -> str:
     return _broken(window.offset + byte_length(window.text[window.position : error.pos]), error.msg)
 
 
-def turns_of(record: Any) -> list[Turn]:
-    """The conversation of a record.
+class Conversation:
+    """The turns of a record, all of them checked.
+
+    Attributes:
+        key: where they stand in the record, "conversations" or "messages".
+        plain: whether each is an object with `from` and `value`, both texts, as nearly all are.
 
     Raises:
-        RecordError: it is no object, has no conversation, or a turn of it cannot be understood.
+        RecordError: the record is no object, has no conversation, or a turn of it cannot be understood.
     """
-    if not isinstance(record, dict):
-        raise RecordError(f"not an object but {json.dumps(record)[:60]}")
-    key = next((name for name in ("conversations", "messages") if name in record), None)
-    if key is None:
-        raise RecordError(f"no conversations: it has {', '.join(map(repr, record)) or 'no keys'}")
-    conversation = record[key]
-    if not isinstance(conversation, list) or not conversation:
-        raise RecordError(f"{key} is {json.dumps(conversation)[:60]}, must be a list of turns")
-    turns = []
-    for number, turn in enumerate(conversation):
+
+    def __init__(self, record: Any):
+        if not isinstance(record, dict):
+            raise RecordError(f"not an object but {json.dumps(record)[:60]}")
+        key = next((name for name in ("conversations", "messages") if name in record), None)
+        if key is None:
+            raise RecordError(f"no conversations: it has {', '.join(map(repr, record)) or 'no keys'}")
+        self.key, self._raw = key, record[key]
+        if not isinstance(self._raw, list) or not self._raw:
+            raise RecordError(f"{key} is {json.dumps(self._raw)[:60]}, must be a list of turns")
         try:
-            role, content = _ROLES[turn["from"]], turn["value"]
+            self.plain = {turn["from"] for turn in self._raw} <= _ROLES.keys()
+            self.plain &= {turn["value"].__class__ for turn in self._raw} == {str}
         except (KeyError, TypeError):
-            turns.append(_turn(turn, key, number))
-            continue
-        if content.__class__ is str:  # nearly all of them
-            turns.append(Turn(role, content, (((key, number, "value"), content),)))
-        else:
-            turns.append(_turn(turn, key, number))
-    return turns
+            self.plain = False
+        self._turns = None if self.plain else [_turn(turn, key, i) for i, turn in enumerate(self._raw)]
+
+    def __iter__(self) -> Iterator[Turn]:
+        if self._turns is not None:
+            yield from self._turns
+            return
+        for number, turn in enumerate(self._raw):
+            text = turn["value"]
+            yield Turn(_ROLES[turn["from"]], text, (((self.key, number, "value"), text),))
+
+    def places(self, key: str) -> list[Path]:
+        """Path of every text that stands under `key`, in order."""
+        if self.plain:
+            return [(self.key, number, "value") for number in range(len(self._raw))] if key == "value" else []
+        return [path for turn in self for path, _ in turn.places if path[-1] == key]
 
 
 def _turn(turn: Any, key: str, number: int) -> Turn:
@@ -310,13 +328,13 @@ def has_image(record: dict) -> bool:
     )
 
 
-def find_strings(raw: str, paths: Sequence[Path], turns: Sequence[Turn]) -> list[tuple[int, int]]:
+def find_strings(raw: str, paths: Sequence[Path], conversation: Conversation) -> list[tuple[int, int]]:
     """Where in a record's text the strings at `paths` stand, quotes included.
 
     Args:
         raw: the record.
-        paths: some of the places of its turns.
-        turns: all its turns.
+        paths: some of the places of its turns, in order.
+        conversation: all its turns.
 
     Raises:
         RecordError: an object on the way has one of its keys twice.
@@ -324,9 +342,9 @@ def find_strings(raw: str, paths: Sequence[Path], turns: Sequence[Turn]) -> list
     # A quoted key before a colon cannot stand inside a string. So if there are as many as turns have such places, these
     # are they, in order; otherwise the record has that key elsewhere too, and is walked through.
     starts: dict[Path, int] = {}
-    for key in {path[-1] for path in paths}:
-        places = [path for turn in turns for path, _ in turn.places if path[-1] == key]
-        found = [match.end() for match in re.finditer(rf'"{key}"[ \t\n\r]*:[ \t\n\r]*', raw)]
+    for key in {str(path[-1]) for path in paths}:
+        places = conversation.places(key)
+        found = [match.end() for match in _KEYS[key].finditer(raw)]
         if len(places) == len(found):
             starts.update(zip(places, found, strict=True))
     positions = [starts[path] if path in starts else _walk(raw, path) for path in paths]
