@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import warnings
 from pathlib import Path
@@ -38,12 +39,19 @@ class MarkComplete(TrainerCallback):
         wait_for_all()
 
 
-def newest_checkpoint(output: Path) -> Path | None:
-    """The last complete checkpoint in a folder; warns of each half-written one that it passes over."""
+def newest_checkpoint(output: Path, remove: bool) -> Path | None:
+    """The last complete checkpoint in a folder; warns of each newer, half-written one that it passes over.
+
+    Args:
+        output: of the run.
+        remove: whether to delete those, which would push good ones out of the number that is kept. For one rank to do.
+    """
     numbered = [p for p in output.glob("checkpoint-*") if p.name.removeprefix("checkpoint-").isdigit()]
     for folder in sorted(numbered, key=lambda p: -int(p.name.removeprefix("checkpoint-"))):
         if fault := _fault(folder):
-            warnings.warn(f"passing over {folder}: {fault}", stacklevel=2)
+            if remove:
+                warnings.warn(f"passing over {folder}, and removing it: {fault}", stacklevel=2)
+                shutil.rmtree(folder)
         else:
             return folder
     return None
@@ -84,3 +92,7 @@ class StopOnSignal(TrainerCallback):
         if asked.item():
             self.stopped = state.global_step < state.max_steps
             control.should_save = control.should_training_stop = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)

@@ -74,8 +74,7 @@ def training_arguments(config: Config, num_records: int, ranks: int) -> Any:
         num_train_epochs=config.epochs,
         optim="adamw_torch",
         bf16=config.dtype == "bf16",
-        gradient_checkpointing=config.gradient_checkpointing,
-        gradient_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
+        **_checkpointing(config),
         deepspeed=config.deepspeed_file,
         use_cpu=config.device == "cpu",
         ddp_find_unused_parameters=False,
@@ -89,6 +88,13 @@ def training_arguments(config: Config, num_records: int, ranks: int) -> Any:
         dataloader_pin_memory=config.device != "cpu",
         remove_unused_columns=False,
     )
+
+
+def _checkpointing(config: Config) -> dict[str, Any]:
+    """Re-entrant checkpointing would lose the gradient: nothing below the first LoRA layer asks for one."""
+    if not config.gradient_checkpointing:
+        return {}
+    return {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
 
 
 def lora_model(config: Config, zero3: bool) -> Any:
@@ -139,15 +145,23 @@ def _draw(weight: torch.Tensor, seed: int) -> None:
     weight.copy_((2 * torch.rand(weight.shape, generator=generator) - 1) * bound)
 
 
-def _same_run(config: Config, records: Records) -> None:
-    """Refuses to continue a run that was started with other settings or data."""
-    with open(config.data, "rb") as file:
-        data = hashlib.file_digest(file, "sha256").hexdigest() if sys.version_info >= (3, 11) else _digest(file)
-    settings = {**dataclasses.asdict(config), "data_sha256": data, "records": len(records)}
-    for name in ("batch_size_per_device", "save_steps", "logging_steps", "dataloader_workers", "output"):
-        settings.pop(name)
+def _check_settings(config: Config, records: Records, begun: bool, first: bool) -> None:
+    """Refuses to continue a run that was begun with other settings or data; notes those of a new one.
+
+    What changes nothing in the result, such as how a global batch is split, may change.
+    """
+    free = (
+        "batch_size_per_device",
+        "save_steps",
+        "logging_steps",
+        "dataloader_workers",
+        "output",
+        "gradient_checkpointing",
+    )
+    settings = {k: v for k, v in dataclasses.asdict(config).items() if k not in free}
+    settings |= {"records": len(records), "data_sha256": _digest(config.data)}
     path = Path(config.output) / "run.json"
-    if path.exists():
+    if begun:
         before = json.loads(path.read_text("utf-8"))
         changed = [f"{k}: {before.get(k)!r} -> {v!r}" for k, v in settings.items() if before.get(k) != v]
         if changed:
@@ -155,16 +169,17 @@ def _same_run(config: Config, records: Records) -> None:
                 f"{config.output} holds a run with other settings:\n  " + "\n  ".join(changed) + "\n"
                 "name another output folder, or delete this one"
             )
-    elif int(os.environ.get("RANK", "0")) == 0:
+    elif first:
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(settings, indent=1) + "\n", "utf-8")
         os.replace(partial, path)
 
 
-def _digest(file: Any) -> str:
+def _digest(path: str) -> str:
     digest = hashlib.sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
     return digest.hexdigest()
 
 
@@ -191,7 +206,8 @@ def finetune(config: Config) -> Path | None:
     if first and records.left_out:
         (output / "left_out.txt").write_text("\n".join(records.left_out) + "\n", "utf-8")
         print(f"{len(records.left_out):,} records are left out, listed in {output / 'left_out.txt'}")
-    _same_run(config, records)
+    checkpoint = newest_checkpoint(output, remove=first)
+    _check_settings(config, records, checkpoint is not None, first)
     arguments = training_arguments(config, len(records), ranks)
     set_seed(config.seed)
     zero3 = is_deepspeed_zero3_enabled()
@@ -205,10 +221,11 @@ def finetune(config: Config) -> Path | None:
         data_collator=Collator(processor, config.max_length, image_in_every_batch=zero3),
         callbacks=[MarkComplete(), stop],
     )
+    if config.deepspeed is not None and not trainer.is_deepspeed_enabled:
+        raise TemplateError("DeepSpeed did not start; add --use_deepspeed to accelerate launch, or use torchrun")
     if first:
         trained = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters() if p.requires_grad)
         print(f"{len(records):,} records, {trained:,} LoRA weights, {ranks} devices")
-    checkpoint = newest_checkpoint(output)
     if first and checkpoint:
         print(f"going on from {checkpoint}")
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -245,7 +262,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--missing-images", choices=("error", "skip"), help="what to do about records without image file"
     )
-    parsed = parser.parse_args(arguments)
+    parsed = parser.parse_intermixed_args(arguments)
     changes = list(parsed.changes)
     if parsed.missing_images:
         changes.append(f"missing_images={parsed.missing_images}")
