@@ -108,10 +108,10 @@ def build_base(
     tokenizer = _loaded("tokenizer", language_model, lambda: AutoTokenizer.from_pretrained(language_model))
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"], "pad_token": "<pad>"})
     image_token = tokenizer.convert_tokens_to_ids("<image>")
+    known = text.get_input_embeddings().weight.shape[0]
     text.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=_VOCABULARY_MULTIPLE, mean_resizing=False)
-    old = min(image_token, tokenizer.pad_token_id)
     for layer in (text.get_input_embeddings(), text.get_output_embeddings()):
-        layer.weight.data[old:] = layer.weight.data[:old].float().mean(dim=0).to(kind)
+        layer.weight.data[known:] = layer.weight.data[:known].float().mean(dim=0).to(kind)
     text.config.pad_token_id = tokenizer.pad_token_id
 
     config = LlavaConfig(
