@@ -17,6 +17,8 @@ import torch
 
 from lmms_eval_templates.sets import TemplateError
 
+from .records import IMAGE_MARK
+
 # liuhaotian/llava-v1.5-mlp2x-336px-pretrain-*: two linear layers with a GELU between them.
 PROJECTOR_NAMES = {"0": "linear_1", "2": "linear_2"}
 _VOCABULARY_MULTIPLE = 64
@@ -85,59 +87,28 @@ def build_base(
     Raises:
         TemplateError: a part cannot be loaded, they do not fit together, or `output` exists.
     """
-    from transformers import (
-        AutoModelForCausalLM,
-        AutoTokenizer,
-        CLIPImageProcessor,
-        CLIPVisionModel,
-        LlavaConfig,
-        LlavaForConditionalGeneration,
-        LlavaProcessor,
-    )
+    from transformers import AutoModelForCausalLM, CLIPVisionModel, GenerationConfig, LlavaForConditionalGeneration
 
     output = Path(output)
     if output.exists():
         raise TemplateError(f"{output} exists; name a new folder")
     kind = getattr(torch, dtype)
-    text = _loaded(
-        "language model", language_model, lambda: AutoModelForCausalLM.from_pretrained(language_model, dtype=kind)
-    )
-    vision = _loaded("vision tower", vision_tower, lambda: CLIPVisionModel.from_pretrained(vision_tower, dtype=kind))
+    text = _loaded("language model", language_model, AutoModelForCausalLM, dtype=kind)
+    vision = _loaded("vision tower", vision_tower, CLIPVisionModel, dtype=kind)
     weights = read_projector(projector, vision.config.hidden_size, text.config.hidden_size)
-
-    tokenizer = _loaded("tokenizer", language_model, lambda: AutoTokenizer.from_pretrained(language_model))
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"], "pad_token": "<pad>"})
-    image_token = tokenizer.convert_tokens_to_ids("<image>")
-    known = text.get_input_embeddings().weight.shape[0]
-    text.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=_VOCABULARY_MULTIPLE, mean_resizing=False)
-    for layer in (text.get_input_embeddings(), text.get_output_embeddings()):
-        layer.weight.data[known:] = layer.weight.data[:known].float().mean(dim=0).to(kind)
-    text.config.pad_token_id = tokenizer.pad_token_id
-
-    config = LlavaConfig(
-        text_config=text.config,
-        vision_config=vision.config,
-        image_token_index=image_token,
-        vision_feature_layer=-2,
-        vision_feature_select_strategy="default",
-        image_seq_length=(vision.config.image_size // vision.config.patch_size) ** 2,
-    )
+    processor = _processor(language_model, vision_tower, vision.config)
+    _grow_vocabulary(text, processor.tokenizer)
     with torch.device("meta"):
-        model = LlavaForConditionalGeneration(config)
+        model = LlavaForConditionalGeneration(_llava_config(text.config, vision.config, processor))
     _assign(model.model.language_model, text.model.state_dict(), "language model")
-    _assign(model.lm_head, text.lm_head.state_dict(), "language model head")
+    _assign(model.lm_head, text.lm_head.state_dict(), "language model's head")
     _assign(model.model.vision_tower, vision.state_dict(), "vision tower")
     _assign(model.model.multi_modal_projector, {n: t.to(kind) for n, t in weights.items()}, "projector")
-    model.generation_config = text.generation_config
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
-
-    processor = LlavaProcessor(
-        _loaded("image processor", vision_tower, lambda: CLIPImageProcessor.from_pretrained(vision_tower)),
-        tokenizer,
-        patch_size=vision.config.patch_size,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-        chat_template=CHAT_TEMPLATE,
+    # Vicuna's own asks for a temperature without sampling, which cannot be saved.
+    model.generation_config = GenerationConfig(
+        bos_token_id=text.config.bos_token_id,
+        eos_token_id=text.config.eos_token_id,
+        pad_token_id=text.config.pad_token_id,
     )
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -147,9 +118,46 @@ def build_base(
     return output
 
 
-def _loaded(what: str, name: str, load: Any) -> Any:
+def _processor(language_model: str, vision_tower: str, vision_config: Any) -> Any:
+    from transformers import AutoTokenizer, CLIPImageProcessor, LlavaProcessor
+
+    tokenizer = _loaded("tokenizer", language_model, AutoTokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE_MARK], "pad_token": "<pad>"})
+    return LlavaProcessor(
+        _loaded("image processor", vision_tower, CLIPImageProcessor),
+        tokenizer,
+        patch_size=vision_config.patch_size,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def _grow_vocabulary(text: Any, tokenizer: Any) -> None:
+    known = text.get_input_embeddings().weight.shape[0]
+    text.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=_VOCABULARY_MULTIPLE, mean_resizing=False)
+    for layer in (text.get_input_embeddings(), text.get_output_embeddings()):
+        weight = layer.weight.data
+        weight[known:] = weight[:known].float().mean(dim=0).to(weight.dtype)
+    text.config.pad_token_id = tokenizer.pad_token_id
+
+
+def _llava_config(text_config: Any, vision_config: Any, processor: Any) -> Any:
+    from transformers import LlavaConfig
+
+    return LlavaConfig(
+        text_config=text_config,
+        vision_config=vision_config,
+        image_token_index=processor.image_token_id,
+        vision_feature_layer=-2,
+        vision_feature_select_strategy="default",
+        image_seq_length=(vision_config.image_size // vision_config.patch_size) ** 2,
+    )
+
+
+def _loaded(what: str, name: str, kind: Any, **options: Any) -> Any:
     try:
-        return load()
+        return kind.from_pretrained(name, **options)
     except (OSError, ValueError) as error:
         raise TemplateError(f"cannot load the {what} {name!r}: {error}") from error
 
