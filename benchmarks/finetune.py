@@ -10,7 +10,6 @@ import argparse
 import dataclasses
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +85,6 @@ def model_flops(model: Any, tokens: int, images: int, batch: int) -> float:
     return 4 * (language - trained) * tokens + 6 * trained * tokens + attention + 2 * vision * patches * images
 
 
-def weights(model: Any, chosen: Callable[[str], bool]) -> int:
-    return sum(p.numel() for name, p in model.named_parameters() if chosen(name))
-
-
 class Clock(TrainerCallback):
     """Time at the end of each optimizer step."""
 
@@ -135,14 +130,12 @@ def main() -> None:
         Trainer(model, arguments, collator, train_dataset=records, callbacks=[clock]).train()  # type: ignore[arg-type]
     seconds = (clock.times[-1] - clock.times[WARM_UP - 1]) / (STEPS - WARM_UP)
     flops = model_flops(model, tokens, asked.batch, asked.batch)
-    again = flops + 2 * weights(model, lambda name: "vision_tower" not in name) * tokens
+    again = flops + 2 * sum(p.numel() for n, p in model.named_parameters() if "vision_tower" not in n) * tokens
     print(f"{asked.batch} records of {tokens // asked.batch} tokens a step, {seconds:.3f} s a step")
     print(f"{tokens / seconds:,.0f} tokens/s")
     print(f"matrix product alone: {peak / 1e12:,.1f} TFLOP/s")
     print(f"model FLOP/s: {flops / seconds / 1e12:,.1f} T, {flops / seconds / peak:.0%} of that")
-    print(
-        f"with what checkpointing does again: {again / seconds / peak:.0%}; the rest is no matrix product, or waiting"
-    )
+    print(f"with what checkpointing does again: {again / seconds / peak:.0%}; the rest is other work, or waiting")
     if device == "cuda":
         print(f"peak memory: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
 
