@@ -221,6 +221,31 @@ def test_everything_else_is_the_same_bytes(tmp_path):
     assert new == STRANGE
 
 
+@pytest.mark.parametrize(
+    "turn",
+    [
+        r'{"from": "human", "v\u0061lue": "<image>\nWho?"}',
+        r'{"from": "human", "value": "<image>\nWho?", "more": {"value": "<image>\nWho?"}}',
+        r'{"more": [{"value": ["value", "\"value\": \"Who?\""]}], "value": "<image>\nWho?", "from": "human"}',
+    ],
+)
+def test_the_text_is_found_among_others_like_it(tmp_path, turn):
+    answer = r'{"from": "gpt", "value": "\"value\": \"<image>\\nWho?\""}'
+    source = f'[{{"value": "<image>", "image": "a", "conversations": [{turn}, {answer}]}}]'
+    run(tmp_path, source.encode())
+    old, new = r'"<image>\nWho?"}', json.dumps("<image>\n" + around("Who?")) + "}"
+    if "more" in turn:
+        old, new = r'"value": "<image>\nWho?", ', '"value": ' + json.dumps("<image>\n" + around("Who?")) + ", "
+    assert source.count(old) == 1
+    assert (tmp_path / "new_mix.json").read_text() == source.replace(old, new)
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path):
+    source = '[{"image": "a", "conversations": [{"from": "human", "value": "What?", "value": "Who?"}]}]'
+    with pytest.raises(TemplateError, match="key 'value' stands 2 times"):
+        run(tmp_path, source.encode())
+
+
 def test_templates_are_dealt_evenly_and_the_manifest_counts_them(tmp_path):
     records = [conversation(f"<image>\nWho is {i}?", "He", id=i, image="a.jpg") for i in range(1000)]
     records.insert(3, conversation("hello", "hi", id="t"))

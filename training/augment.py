@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from json.encoder import encode_basestring, encode_basestring_ascii  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,13 +25,13 @@ from tqdm import tqdm
 from lmms_eval_templates.sets import TemplateError
 from lmms_eval_templates.space import CHOICE, QUESTION, VQA, assign_templates
 
-from .records import Conversation, Element, RecordError, Turn, byte_length, find_strings, has_image, scan
-from .records import Path as RecordPath
+from .records import Conversation, Element, Place, RecordError, Turn, byte_length, find_strings, has_image, scan
 from .rules import QUESTION_KINDS, kind_of, render, take_apart
 
 # The paper's in-domain set: 100 templates that the tuned model met in training (section 4.1, Evaluation).
 _EVALUATED = 100
 _REMOVE, _REMOVE_AND_CLOSE = 2, 3
+_BAR_STEP = 4 << 20
 _POOLS = ("image", "image_free")
 
 
@@ -226,16 +228,17 @@ def _record_edits(element: Element, options: Options) -> tuple[list[tuple[int, i
     """First byte, end and pool of each text of a record that gets a template, and the kind of the record."""
     conversation = Conversation(element.value)
     with_image = has_image(element.value)
-    reached = with_image or options.text_only == "image-free"
-    chosen: list[RecordPath] = []
+    if not with_image and options.text_only == "keep":
+        return [], "text-only"
+    chosen: list[Place] = []
     first_kind = None
     for turn in conversation:
         if turn.role != "user":
             continue
-        path, kind = _question_place(turn)
+        place, kind = _question_place(turn)
         first_kind = first_kind or kind
-        if reached and (kind in QUESTION_KINDS or (options.all_instructions and kind != "empty")):
-            chosen.append(path)
+        if kind in QUESTION_KINDS or (options.all_instructions and kind != "empty"):
+            chosen.append(place)
             if options.turns == "first":
                 break
     edits = []
@@ -248,13 +251,13 @@ def _record_edits(element: Element, options: Options) -> tuple[list[tuple[int, i
     return edits, (first_kind or "no human turn") if with_image else "text-only"
 
 
-def _question_place(turn: Turn) -> tuple[RecordPath, str]:
-    """Path and kind of the part of a turn that asks: its first part with an instruction in it."""
-    for path, text in turn.places:
-        kind = kind_of(take_apart(text))
+def _question_place(turn: Turn) -> tuple[Place, str]:
+    """Place and kind of the part of a turn that asks: its first part with an instruction in it."""
+    for place in turn.places:
+        kind = kind_of(take_apart(place[1]))
         if kind != "empty":
-            return path, kind
-    return (), "empty"
+            return place, kind
+    return ((), ""), "empty"
 
 
 @dataclass(frozen=True)
@@ -304,7 +307,7 @@ def _write(source: Path, target: Path, plan: _Plan, pools: Sequence[_Pool], bar:
     texts = [pool.texts for pool in pools]
     dealt = [iter(pool.dealt.tolist()) for pool in pools]
     with source.open("rb", 1 << 20) as reader, target.open("wb", 1 << 20) as writer:
-        position = 0
+        position, before = 0, bar.n
         for start, length, action in zip(plan.starts, plan.lengths, plan.actions, strict=True):
             _copy(reader, writer, start - position)
             old = reader.read(length)
@@ -312,10 +315,11 @@ def _write(source: Path, target: Path, plan: _Plan, pools: Sequence[_Pool], bar:
                 writer.write(_replaced(old, *texts[action][next(dealt[action])]))
             elif action == _REMOVE_AND_CLOSE:
                 writer.write(b"]\n")
-            bar.update(start + length - position)
             position = start + length
+            if position + before - bar.n > _BAR_STEP:
+                bar.update(position + before - bar.n)
         _copy(reader, writer, source.stat().st_size - position)
-        bar.update(source.stat().st_size - position)
+        bar.update(bar.total - bar.n)
 
 
 def _copy(reader: BinaryIO, writer: BinaryIO, count: int) -> None:
@@ -329,13 +333,13 @@ def _copy(reader: BinaryIO, writer: BinaryIO, count: int) -> None:
 
 def _replaced(literal: bytes, question_template: str, choice_template: str) -> bytes:
     """A JSON string with a template around the question in it, in ASCII if it was in ASCII."""
-    new = render(take_apart(json.loads(literal.decode())), question_template, choice_template)
+    new = render(take_apart(scanstring(literal.decode(), 1)[0]), question_template, choice_template)
     if not literal.isascii():
         try:
-            return json.dumps(new, ensure_ascii=False).encode()
+            return encode_basestring(new).encode()
         except UnicodeEncodeError:  # half of a surrogate pair, written as \ud83d
             pass
-    return json.dumps(new).encode()
+    return encode_basestring_ascii(new).encode()
 
 
 def _manifest(plan: _Plan, pools: Sequence[_Pool], options: Options) -> dict[str, Any]:

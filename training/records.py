@@ -27,6 +27,7 @@ _ROLES = {
     **{name: name for name in ("system", "tool", "observation", "function_call")},
 }
 Path = tuple[str | int, ...]  # keys and numbers that lead to a value in a record
+Place = tuple[Path, str]  # of a text, and the text
 
 
 class Element(NamedTuple):
@@ -60,7 +61,7 @@ class Turn(NamedTuple):
 
     role: str
     text: str
-    places: tuple[tuple[Path, str], ...]
+    places: tuple[Place, ...]
 
 
 class RecordError(TemplateError):
@@ -263,10 +264,11 @@ class Conversation:
             text = turn["value"]
             yield Turn(_ROLES[turn["from"]], text, (((self.key, number, "value"), text),))
 
-    def places(self, key: str) -> list[Path]:
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    def paths(self, key: str) -> list[Path]:
         """Path of every text that stands under `key`, in order."""
-        if self.plain:
-            return [(self.key, number, "value") for number in range(len(self._raw))] if key == "value" else []
         return [path for turn in self for path, _ in turn.places if path[-1] == key]
 
 
@@ -328,12 +330,12 @@ def has_image(record: dict) -> bool:
     )
 
 
-def find_strings(raw: str, paths: Sequence[Path], conversation: Conversation) -> list[tuple[int, int]]:
-    """Where in a record's text the strings at `paths` stand, quotes included.
+def find_strings(raw: str, places: Sequence[Place], conversation: Conversation) -> list[tuple[int, int]]:
+    """Where in a record's text some strings stand, quotes included.
 
     Args:
         raw: the record.
-        paths: some of the places of its turns, in order.
+        places: some places of its turns.
         conversation: all its turns.
 
     Raises:
@@ -342,13 +344,21 @@ def find_strings(raw: str, paths: Sequence[Path], conversation: Conversation) ->
     # A quoted key before a colon cannot stand inside a string. So if there are as many as turns have such places, these
     # are they, in order; otherwise the record has that key elsewhere too, and is walked through.
     starts: dict[Path, int] = {}
-    for key in {str(path[-1]) for path in paths}:
-        places = conversation.places(key)
+    for key in {str(path[-1]) for path, _ in places}:
         found = [match.end() for match in _KEYS[key].finditer(raw)]
-        if len(places) == len(found):
-            starts.update(zip(places, found, strict=True))
-    positions = [starts[path] if path in starts else _walk(raw, path) for path in paths]
-    return [(position, scanstring(raw, position + 1)[1]) for position in positions]
+        if conversation.plain and len(found) == len(conversation):
+            starts = {path: found[int(path[1])] for path, _ in places}
+        elif len(found) == len(paths := conversation.paths(key)):
+            starts.update(zip(paths, found, strict=True))
+    spans = []
+    for path, text in places:
+        start = starts[path] if path in starts else _walk(raw, path)
+        there, end = scanstring(raw, start + 1)
+        if there != text:  # a key was written with an escape
+            start = _walk(raw, path)
+            end = scanstring(raw, start + 1)[1]
+        spans.append((start, end))
+    return spans
 
 
 def _walk(raw: str, path: Path) -> int:

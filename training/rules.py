@@ -129,7 +129,8 @@ def _letter(line: str) -> int | None:
 
 def render(instruction: Instruction, question_template: str, choice_template: str) -> str:
     """The turn with a template around its question, and around its choices if it has any."""
-    template = question_template
-    if instruction.choices is not None:
-        template += "\n" + choice_template
-    return instruction.before + fill(template, instruction.question, instruction.choices or "") + instruction.after
+    if instruction.choices is None:
+        asked = question_template.replace("{question}", instruction.question)
+    else:
+        asked = fill(question_template + "\n" + choice_template, instruction.question, instruction.choices)
+    return instruction.before + asked + instruction.after
