@@ -195,6 +195,30 @@ def test_a_template_that_ends_its_turns_itself(mix, processor):
     assert learnt(processor, batch) == [[*words, "<|im_end|>", "top", "left", "<|im_end|>"]]
 
 
+def test_another_family_with_its_own_image_tokens(processor):
+    """Qwen2-VL: an image has as many tokens as its size asks for, between two tokens of their own."""
+    from PIL import Image
+    from transformers import Qwen2VLImageProcessor, Qwen2VLProcessor
+    from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
+
+    special = ["im_start", "im_end", "vision_start", "image_pad", "vision_end", "video_pad"]
+    processor.tokenizer.add_special_tokens({"additional_special_tokens": [f"<|{name}|>" for name in special]})
+    template = CHATML.replace("<image>", "<|vision_start|><|image_pad|><|vision_end|>")
+    qwen = Qwen2VLProcessor(
+        Qwen2VLImageProcessor(), processor.tokenizer, Qwen2VLVideoProcessor(), chat_template=template
+    )
+    picture = Image.new("RGB", (112, 84))  # 4 x 3 patches of 28 pixels
+    items = [conversation_item("What is it", "red", [picture, picture]), conversation_item("What is it", "red")]
+    batch = Collator(qwen, 512)(items)
+    assert learnt(processor, batch) == [["red", "<|im_end|>"]] * 2
+    assert (batch["input_ids"] == qwen.image_token_id).sum(dim=1).tolist() == [24, 0]
+    padded = Collator(qwen, 512, image_in_every_batch=True)(items[1:])
+    assert learnt(processor, padded) == [["red", "<|im_end|>"]]
+    seen = padded["attention_mask"].bool()
+    assert qwen.image_token_id in padded["input_ids"]
+    assert qwen.image_token_id not in padded["input_ids"][seen]
+
+
 def test_a_template_that_rewrites_earlier_turns_is_refused(mix, processor):
     processor.chat_template = "{{ messages | length }} {{ messages[-1]['content'][0]['text'] }}"
     with pytest.raises(TemplateError, match="rewrites earlier turns"):
@@ -378,3 +402,11 @@ def test_errors_of_the_command(config, capsys):
     assert main(["c.yaml", "--missing-images", "skip", "lora_targets=nothing"]) == 2
     assert "lora_targets" in capsys.readouterr().err
     assert main(["nowhere.yaml"]) == 2
+    for change, message in (
+        ("lr_scheduler=cosin", "the Trainer refuses these settings: cosin"),
+        ("deepspeed=zero4", "shipped are zero2, zero3"),
+        ("model=nowhere", "cannot load 'nowhere'"),
+        ("data=nowhere.json", "no file nowhere.json"),
+    ):
+        assert main(["c.yaml", "--missing-images", "skip", change]) == 2
+        assert message in capsys.readouterr().err

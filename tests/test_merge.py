@@ -1,6 +1,10 @@
 """Merging an adapter, building LLaVA-1.5-Base, and evaluating the result with the real lmms-eval."""
 
+import contextlib
+import importlib
+import io
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +15,7 @@ from lmms_eval_templates.training.merge import main as merge_main
 from lmms_eval_templates.training.merge import merge
 
 from lmms_eval_templates import QUESTION, TemplateError
+from lmms_eval_templates.cli import main as cli_main
 from lmms_eval_templates.demo.scenes import scenes
 from lmms_eval_templates.demo.tiny_llava import build
 
@@ -92,6 +97,24 @@ def test_evaluation_of_a_merged_model_on_its_in_domain_templates(adapter, lmms_e
     prompts = [sample["input"] for sample in samples]
     for template in templates:
         assert sum(template.split("{question}")[0] in prompt for prompt in prompts) == 4
+
+
+def test_commands_of_the_documentation(tmp_path, monkeypatch):
+    """The CPU walk-through of docs/training.md up to the evaluation, which the test above does."""
+    guide = (Path(__file__).parents[1] / "docs" / "training.md").read_text().split("## All of it on a CPU")[1]
+    monkeypatch.chdir(tmp_path)
+    code, commands, printed = (guide.split(f"```{kind}\n")[1].split("```")[0] for kind in ("python", "bash", "\n"))
+    exec(compile(code, "make_demo.py", "exec"), {})
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        for line in commands.splitlines()[1:4]:
+            words = line.split()
+            if words[0] == "lmms-eval-templates":
+                assert cli_main(words[1:]) == 0
+            else:
+                assert words[:2] == ["python", "-m"]
+                assert importlib.import_module(words[2]).main(words[3:]) == 0
+    assert [line for line in printed.strip().splitlines() if line not in output.getvalue()] == []
 
 
 # LLaVA-1.5-Base

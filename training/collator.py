@@ -61,6 +61,8 @@ class Collator:
     """
 
     def __init__(self, processor: Any, max_length: int, image_in_every_batch: bool = False):
+        if not getattr(processor, "image_token", None) or not getattr(processor, "tokenizer", None):
+            raise TemplateError(f"{type(processor).__name__} names no image token; this model cannot be trained here")
         self.processor, self.max_length, self.image_in_every_batch = processor, max_length, image_in_every_batch
         processor.tokenizer.padding_side = "right"
 

@@ -95,11 +95,19 @@ class Config:
 
     @property
     def deepspeed_file(self) -> str | None:
-        """Path of the DeepSpeed configuration."""
+        """Path of the DeepSpeed configuration.
+
+        Raises:
+            TemplateError: there is no such file.
+        """
         if self.deepspeed is None:
             return None
-        shipped = Path(str(resources.files("lmms_eval_templates.training"))) / "deepspeed" / f"{self.deepspeed}.json"
-        return str(shipped) if shipped.is_file() else self.deepspeed
+        folder = Path(str(resources.files("lmms_eval_templates.training"))) / "deepspeed"
+        for path in (folder / f"{self.deepspeed}.json", Path(self.deepspeed)):
+            if path.is_file():
+                return str(path)
+        shipped = ", ".join(sorted(path.stem for path in folder.glob("*.json")))
+        raise TemplateError(f"deepspeed: no file {self.deepspeed}; shipped are {shipped}; null is without DeepSpeed")
 
 
 def load_config(path: str | Path, changes: Sequence[str] = ()) -> Config:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +77,7 @@ class Records:
         self._starts, self._lengths = array("q"), array("q")
         self.left_out: list[str] = []
         missing: dict[str, None] = {}
+        folders: dict[str, set[str]] = {}
         if not os.path.isfile(path):
             raise TemplateError(f"data: no file {path}")
         with open(path, "rb") as file, tqdm(unit=" records", desc="checking the data", disable=not progress) as bar:
@@ -92,7 +92,7 @@ class Records:
                     continue
                 except RecordError as error:
                     raise TemplateError(f"{path}, record {number} at byte {element.start:,}: {error}") from error
-                absent = [name for name in image_names(element.value) if not self._has(name)]
+                absent = [name for name in image_names(element.value) if not self._has(name, folders)]
                 missing.update(dict.fromkeys(absent))
                 if absent:
                     self.left_out.append(f"record {number}: no image {', '.join(absent)}")
@@ -109,9 +109,12 @@ class Records:
         if not self._starts:
             raise TemplateError(f"{path}: no record left to train on")
 
-    def _has(self, name: str) -> bool:
-        folder, _, file = name.rpartition("/")
-        return file in _listing(os.path.join(self.image_folder, folder))
+    def _has(self, name: str, folders: dict[str, set[str]]) -> bool:
+        """One look a folder, instead of one an image, matters on network disks."""
+        folder, file = os.path.split(os.path.join(self.image_folder, name))
+        if folder not in folders:
+            folders[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+        return file in folders[folder]
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -129,9 +132,3 @@ class Records:
                 raise TemplateError(f"cannot read image {name} in {self.image_folder}: {error}") from error
         name = f"record {record.get('id', '')!r} at byte {self._starts[number]:,} of {self.path}"
         return {"messages": to_messages(record), "images": images, "name": name}
-
-
-@cache
-def _listing(folder: str) -> frozenset[str]:
-    """Names in a folder; one look a folder instead of one an image matters on network disks."""
-    return frozenset(os.listdir(folder)) if os.path.isdir(folder) else frozenset()

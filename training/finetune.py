@@ -59,11 +59,15 @@ def _loggers() -> list[str]:
 
 
 def training_arguments(config: Config, num_records: int, ranks: int) -> Any:
-    """The Trainer's arguments for a run on `num_records` records."""
+    """The Trainer's arguments for a run on `num_records` records.
+
+    Raises:
+        TemplateError: the Trainer refuses a setting.
+    """
     from transformers import TrainingArguments
 
     steps = math.ceil(math.ceil(num_records / config.global_batch_size) * config.epochs)
-    return TrainingArguments(
+    settings = dict(
         output_dir=config.output,
         per_device_train_batch_size=config.batch_size_per_device,
         gradient_accumulation_steps=config.accumulation(ranks),
@@ -88,13 +92,21 @@ def training_arguments(config: Config, num_records: int, ranks: int) -> Any:
         dataloader_pin_memory=config.device != "cpu",
         remove_unused_columns=False,
     )
+    try:
+        return TrainingArguments(**settings)
+    except ValueError as error:
+        raise TemplateError(f"the Trainer refuses these settings: {error}") from error
 
 
 def _checkpointing(config: Config) -> dict[str, Any]:
     """Re-entrant checkpointing would lose the gradient: nothing below the first LoRA layer asks for one."""
+    from transformers import TrainingArguments
+
     if not config.gradient_checkpointing:
         return {}
-    return {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    known = {field.name for field in dataclasses.fields(TrainingArguments)}
+    name = next(n for n in ("activation_checkpointing", "gradient_checkpointing") if n in known)
+    return {name: True, f"{name}_kwargs": {"use_reentrant": False}}
 
 
 def lora_model(config: Config, zero3: bool) -> Any:
