@@ -405,7 +405,7 @@ def test_errors_of_the_command(config, capsys):
     for change, message in (
         ("lr_scheduler=cosin", "the Trainer refuses these settings: cosin"),
         ("deepspeed=zero4", "shipped are zero2, zero3"),
-        ("model=nowhere", "cannot load 'nowhere'"),
+        ("model=./nowhere", "cannot load './nowhere'"),
         ("data=nowhere.json", "no file nowhere.json"),
     ):
         assert main(["c.yaml", "--missing-images", "skip", change]) == 2
