@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from lmms_eval_templates.training.augment import AugmentSignature, Options, augment, manifest_path
+from lmms_eval_templates.training.augment import augment
+from lmms_eval_templates.training.manifest import AugmentSignature, manifest_path
+from lmms_eval_templates.training.plan import Options
 from lmms_eval_templates.training.rules import kind_of, take_apart
 
 from lmms_eval_templates import CHOICE, QUESTION, VQA, TemplateError, load_template_set
@@ -373,7 +375,7 @@ def test_wrong_encoding_is_named_by_byte(tmp_path):
 
 
 def test_records_across_the_stretches_a_file_is_read_in(tmp_path, monkeypatch):
-    from lmms_eval_templates.training import records as module
+    from lmms_eval_templates.training import scan as module
 
     monkeypatch.setattr(module, "_STRETCH", 7)
     records = [conversation("<image>\nWho is 图😀" + "x" * i + "?", "é" * 5, id=i, image="a.jpg") for i in range(40)]

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from lmms_eval_templates.training.augment import Options, augment, manifest_path
+from lmms_eval_templates.training.augment import augment
 from lmms_eval_templates.training.base import build_base, read_projector
 from lmms_eval_templates.training.config import LANGUAGE_MODEL
+from lmms_eval_templates.training.manifest import manifest_path
 from lmms_eval_templates.training.merge import main as merge_main
 from lmms_eval_templates.training.merge import merge
+from lmms_eval_templates.training.plan import Options
 
 from lmms_eval_templates import QUESTION, TemplateError
 from lmms_eval_templates.cli import main as cli_main

@@ -6,14 +6,9 @@ and the second copies the file and replaces those bytes alone.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from array import array
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
-from importlib.metadata import version
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from json.encoder import encode_basestring, encode_basestring_ascii  # type: ignore[attr-defined]
 from pathlib import Path
@@ -23,94 +18,15 @@ import numpy as np
 from tqdm import tqdm
 
 from lmms_eval_templates.sets import TemplateError
-from lmms_eval_templates.space import CHOICE, QUESTION, VQA, assign_templates
+from lmms_eval_templates.space import CHOICE, QUESTION, assign_templates
 
-from .records import Conversation, Element, Place, RecordError, Turn, byte_length, find_strings, has_image, scan
+from .manifest import make_manifest, manifest_path
+from .plan import POOLS, REMOVE, REMOVE_AND_CLOSE, Options, Plan, Pool
+from .records import Conversation, Place, RecordError, Turn, find_strings, has_image
 from .rules import QUESTION_KINDS, kind_of, render, take_apart
+from .scan import Element, byte_length, scan
 
-# The paper's in-domain set: 100 templates that the tuned model met in training (section 4.1, Evaluation).
-_EVALUATED = 100
-_REMOVE, _REMOVE_AND_CLOSE = 2, 3
 _BAR_STEP = 4 << 20
-_POOLS = ("image", "image_free")
-
-
-@dataclass(frozen=True)
-class Options:
-    """What decides the output besides the input.
-
-    Attributes:
-        num_templates: distinct question templates, or None to follow `ratio`.
-        ratio: templates to records, or None.
-        seed: of the drawing and the dealing of templates.
-        turns: "first", the first question of each record as in the paper, or "all" questions.
-        text_only: "keep" records without an image as they are, or "image-free" templates for them.
-        all_instructions: whether captioning, region and bounding-box instructions get templates too.
-        on_error: "stop" at a bad record, or "skip" it.
-    """
-
-    num_templates: int | None = None
-    ratio: float | None = None
-    seed: int = 0
-    turns: str = "first"
-    text_only: str = "keep"
-    all_instructions: bool = False
-    on_error: str = "stop"
-
-    def __post_init__(self) -> None:
-        if (self.num_templates is None) == (self.ratio is None):
-            raise TemplateError(
-                "give either --num-templates (e.g. 5000) or --ratio (templates to records, e.g. 7.5e-3)"
-            )
-        if self.num_templates is not None and not 1 <= self.num_templates <= len(QUESTION):
-            raise TemplateError(f"--num-templates {self.num_templates}: must be 1 to {len(QUESTION):,}")
-        if self.ratio is not None and not 0 < self.ratio <= 1:
-            raise TemplateError(f"--ratio {self.ratio}: must be above 0 and at most 1")
-
-
-@dataclass(frozen=True)
-class AugmentSignature:
-    """What two augmented files must share to be the same.
-
-    Attributes:
-        input: first 12 digits of the SHA-256 of the input file.
-        templates: how many were drawn.
-        space_hash: first 12 digits of the SHA-256 of the template space.
-        seed, turns, text_only, all_instructions, on_error: see `Options`.
-        version: of this package.
-    """
-
-    input: str
-    templates: int
-    space_hash: str
-    seed: int
-    turns: str
-    text_only: str
-    all_instructions: bool
-    on_error: str
-    version: str
-
-    def __str__(self) -> str:
-        return "|".join(f"{f.name}:{getattr(self, f.name)}" for f in fields(self))
-
-
-@dataclass
-class _Plan:
-    """What the first pass found. Edits are in file order: start, length, and what happens there."""
-
-    starts: array = field(default_factory=lambda: array("q"))
-    lengths: array = field(default_factory=lambda: array("i"))
-    actions: array = field(default_factory=lambda: array("b"))
-    records: int = 0
-    changed_records: int = 0
-    kinds: Counter = field(default_factory=Counter)
-    bad: list[dict[str, Any]] = field(default_factory=list)
-    digest: Any = field(default_factory=hashlib.sha256)
-
-    def edit(self, start: int, end: int, action: int) -> None:
-        self.starts.append(start)
-        self.lengths.append(end - start)
-        self.actions.append(action)
 
 
 class _Progress:
@@ -149,7 +65,7 @@ def augment(source: str | Path, target: str | Path, options: Options, progress: 
         pools = _deal(plan, options)
         partial = [target.with_name(target.name + ".partial"), manifest_path(target)]
         partial[1] = partial[1].with_name(partial[1].name + ".partial")
-        manifest = _manifest(plan, pools, options)
+        manifest = make_manifest(plan, pools, options)
         try:
             _write(source, partial[0], plan, pools, bar)
             partial[1].write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", "utf-8")
@@ -159,11 +75,6 @@ def augment(source: str | Path, target: str | Path, options: Options, progress: 
             for path in partial:
                 path.unlink(missing_ok=True)
     return manifest
-
-
-def manifest_path(target: str | Path) -> Path:
-    """`mix.json` -> `mix.manifest.json`."""
-    return Path(target).with_suffix(".manifest.json")
 
 
 def _check_paths(source: Path, target: Path) -> None:
@@ -177,8 +88,8 @@ def _check_paths(source: Path, target: Path) -> None:
         raise TemplateError(f"{target} is the input; write to another file")
 
 
-def _find_edits(source: Path, options: Options, bar: tqdm) -> _Plan:
-    plan = _Plan()
+def _find_edits(source: Path, options: Options, bar: tqdm) -> Plan:
+    plan = Plan()
     bar.set_description("reading")
     previous_end: int | None = None  # of the last record that stands before this one, kept or not
     removed_from: int | None = None  # where records were left out before the first one that is kept
@@ -191,15 +102,15 @@ def _find_edits(source: Path, options: Options, bar: tqdm) -> _Plan:
             except RecordError as error:
                 _bad_record(plan, element, error, source, options)
                 if element.repair:
-                    plan.edit(element.start, element.end, _REMOVE_AND_CLOSE)
+                    plan.edit(element.start, element.end, REMOVE_AND_CLOSE)
                 elif previous_end is None:
                     removed_from = element.start if removed_from is None else removed_from
                 else:
-                    plan.edit(previous_end, element.end, _REMOVE)
+                    plan.edit(previous_end, element.end, REMOVE)
                     previous_end = element.end
                 continue
             if removed_from is not None:
-                plan.edit(removed_from, element.start, _REMOVE)
+                plan.edit(removed_from, element.start, REMOVE)
                 removed_from = None
             previous_end = element.end
             plan.records += 1
@@ -212,7 +123,7 @@ def _find_edits(source: Path, options: Options, bar: tqdm) -> _Plan:
     return plan
 
 
-def _bad_record(plan: _Plan, element: Element, error: RecordError, source: Path, options: Options) -> None:
+def _bad_record(plan: Plan, element: Element, error: RecordError, source: Path, options: Options) -> None:
     number = plan.records + len(plan.bad)
     name = element.value.get("id") if isinstance(element.value, dict) else None
     if options.on_error == "stop":
@@ -260,25 +171,12 @@ def _question_place(turn: Turn) -> tuple[Place, str]:
     return ((), ""), "empty"
 
 
-@dataclass(frozen=True)
-class _Pool:
-    """Templates for one kind of record, and which of them each edit gets, shape [edits]."""
-
-    question: np.ndarray  # indices into QUESTION
-    choice: np.ndarray  # indices into CHOICE, one beside each question template
-    dealt: np.ndarray
-
-    @property
-    def texts(self) -> list[tuple[str, str]]:
-        return list(zip(QUESTION.take(self.question), CHOICE.take(self.choice), strict=True))
-
-
-def _deal(plan: _Plan, options: Options) -> list[_Pool]:
+def _deal(plan: Plan, options: Options) -> list[Pool]:
     """The templates for records with an image, and for those without."""
     count = options.num_templates
     if count is None:
         count = min(max(1, round((options.ratio or 0) * plan.records)), len(QUESTION))
-    wanted = [plan.actions.count(pool) for pool in range(len(_POOLS))]
+    wanted = [plan.actions.count(pool) for pool in range(len(POOLS))]
     if not any(wanted):
         raise TemplateError(
             f"none of {plan.records:,} records has a question to put a template on; kinds of record: "
@@ -293,7 +191,7 @@ def _deal(plan: _Plan, options: Options) -> list[_Pool]:
     free_texts = space.sample(min(count, wanted[1], len(space)), options.seed)
     drawn_free = np.array([QUESTION.index(text) for text in free_texts], dtype=np.int64)
     return [
-        _Pool(
+        Pool(
             questions,
             CHOICE.sample_indices(len(questions), options.seed),
             assign_templates(number, questions.tolist(), options.seed) if number else np.empty(0, dtype=np.int64),
@@ -302,7 +200,7 @@ def _deal(plan: _Plan, options: Options) -> list[_Pool]:
     ]
 
 
-def _write(source: Path, target: Path, plan: _Plan, pools: Sequence[_Pool], bar: tqdm) -> None:
+def _write(source: Path, target: Path, plan: Plan, pools: Sequence[Pool], bar: tqdm) -> None:
     bar.set_description("writing")
     texts = [pool.texts for pool in pools]
     dealt = [iter(pool.dealt.tolist()) for pool in pools]
@@ -311,9 +209,9 @@ def _write(source: Path, target: Path, plan: _Plan, pools: Sequence[_Pool], bar:
         for start, length, action in zip(plan.starts, plan.lengths, plan.actions, strict=True):
             _copy(reader, writer, start - position)
             old = reader.read(length)
-            if action < _REMOVE:
+            if action < REMOVE:
                 writer.write(_replaced(old, *texts[action][next(dealt[action])]))
-            elif action == _REMOVE_AND_CLOSE:
+            elif action == REMOVE_AND_CLOSE:
                 writer.write(b"]\n")
             position = start + length
             if position + before - bar.n > _BAR_STEP:
@@ -340,48 +238,3 @@ def _replaced(literal: bytes, question_template: str, choice_template: str) -> b
         except UnicodeEncodeError:  # half of a surrogate pair, written as \ud83d
             pass
     return encode_basestring_ascii(new).encode()
-
-
-def _manifest(plan: _Plan, pools: Sequence[_Pool], options: Options) -> dict[str, Any]:
-    main = pools[0] if len(pools[0].question) else pools[1]
-    num_templates = len(main.question)
-    digest = plan.digest.hexdigest()
-    signature = AugmentSignature(
-        input=digest[:12],
-        templates=num_templates,
-        space_hash=VQA.hash[:12],
-        seed=options.seed,
-        turns=options.turns,
-        text_only=options.text_only,
-        all_instructions=options.all_instructions,
-        on_error=options.on_error,
-        version=version("lmms-eval-templates"),
-    )
-    settings = asdict(options)
-    for name in ("num_templates", "ratio"):
-        settings.pop(name)
-    return {
-        "signature": str(signature),
-        "input_sha256": digest,
-        **settings,
-        "num_templates": num_templates,
-        "ratio": num_templates / plan.records,
-        "space_hash": VQA.hash,
-        "records": plan.records,
-        "changed_records": plan.changed_records,
-        "changed_turns": sum(len(pool.dealt) for pool in pools),
-        "kinds": dict(sorted(plan.kinds.items())),
-        "bad_records": plan.bad,
-        "templates": [question + "\n" + choice for question, choice in main.texts[:_EVALUATED]],
-        "used": {name: _usage(pool) for name, pool in zip(_POOLS, pools, strict=True)},
-    }
-
-
-def _usage(pool: _Pool) -> list[dict[str, Any]]:
-    counts = np.bincount(pool.dealt, minlength=len(pool.question)).tolist()
-    return [
-        {"index": index, "template": question, "count": count, "choice_index": choice_index, "choice_template": choice}
-        for index, choice_index, (question, choice), count in zip(
-            pool.question.tolist(), pool.choice.tolist(), pool.texts, counts, strict=True
-        )
-    ]

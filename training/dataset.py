@@ -13,7 +13,8 @@ from tqdm import tqdm
 
 from lmms_eval_templates.sets import TemplateError
 
-from .records import IMAGE_MARK, Conversation, RecordError, image_names, scan
+from .records import IMAGE_MARK, Conversation, RecordError, image_names
+from .scan import scan
 
 _SHOWN = 20
 

@@ -1,53 +1,30 @@
-"""Reading training files: LLaVA JSON (one array), JSON Lines, and the `messages` form of TRL and LLaMA-Factory.
+"""What a training record says: its turns, its images, and where in its text each of them stands.
 
-A file is read a stretch at a time and each record is known by its bytes, so that memory does not grow with the file and
-whoever changes a record can leave every other byte alone.
+LLaVA's form has `conversations` with `from` and `value`; that of TRL and LLaMA-Factory `messages` with `role` and
+`content`, a text or a list of parts.
 """
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 from collections.abc import Iterator, Sequence
 from json.decoder import scanstring  # type: ignore[attr-defined]
-from typing import Any, BinaryIO, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from lmms_eval_templates.sets import TemplateError
 
+from .scan import DECODER, SPACE
+
 IMAGE_MARK = "<image>"
-_STRETCH = 4 << 20
-_LONGEST_RECORD = 64 << 20  # a record beyond it lacks a quote; real ones have a few thousand bytes
-_SPACE = re.compile(r"[ \t\n\r]*")
-_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},"]', re.S)
 _KEYS = {key: re.compile(rf'"{key}"[ \t\n\r]*:[ \t\n\r]*') for key in ("value", "content", "text")}
-_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _ROLES = {
     **{"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"},
     **{name: name for name in ("system", "tool", "observation", "function_call")},
 }
+
 Path = tuple[str | int, ...]  # keys and numbers that lead to a value in a record
 Place = tuple[Path, str]  # of a text, and the text
-
-
-class Element(NamedTuple):
-    """One record of a file.
-
-    Attributes:
-        start: its first byte in the file.
-        end: the byte after its last.
-        raw: its text as it stands in the file.
-        value: what the text says; None where there is a fault.
-        fault: why it cannot be read, or None.
-        repair: what the file needs in its place if it is left out.
-    """
-
-    start: int
-    end: int
-    raw: str
-    value: Any
-    fault: str | None = None
-    repair: str = ""
 
 
 class Turn(NamedTuple):
@@ -66,167 +43,6 @@ class Turn(NamedTuple):
 
 class RecordError(TemplateError):
     """A record that cannot be used; the message says why."""
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
-
-
-def byte_length(text: str) -> int:
-    """Bytes that `text` takes in the file it was read from."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
-
-
-class _Window:
-    """The part of a file that is in memory. `position` is the next character there, `offset` its byte in the file."""
-
-    def __init__(self, file: BinaryIO):
-        self.file, self.text, self.position, self.offset, self.ended = file, "", 0, 0, False
-        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-
-    def more(self) -> bool:
-        """Reads on, and at least doubles what is left; False where the file has ended."""
-        left = self.text[self.position :]
-        if len(left) > _LONGEST_RECORD:
-            raise TemplateError(
-                f"byte {self.offset:,}: no end of this record within {_LONGEST_RECORD >> 20} MB; is a quote missing?"
-            )
-        if not self.ended:
-            data = self.file.read(max(_STRETCH, len(left)))
-            new = self._decoder.decode(data, final=not data)
-            self.ended = not data and not new
-            if not self.ended:  # else positions in the text must stay valid
-                self.text, self.position = left + new, 0
-        return not self.ended
-
-    def advance(self, position: int) -> None:
-        if self.text.isascii():
-            self.offset += position - self.position
-        else:
-            self.offset += byte_length(self.text[self.position : position])
-        self.position = position
-
-    def peek(self) -> str:
-        """The next character that is no white space, "" at the end of the file."""
-        while True:
-            self.advance(_SPACE.match(self.text, self.position).end())  # type: ignore[union-attr]
-            if self.position < len(self.text):
-                return self.text[self.position]
-            if not self.more():
-                return ""
-
-    def take(self, end: int, value: Any, fault: str | None = None) -> Element:
-        """The element from here to `end`, and moves behind it."""
-        raw, start = self.text[self.position : end], self.offset
-        self.advance(end)
-        if fault is None and not raw.isascii() and (wrong := _NOT_UTF8.search(raw)):
-            fault = f"broken JSON at byte {start + byte_length(raw[: wrong.start()]):,}: not UTF-8"
-        return Element(start, self.offset, raw, value if fault is None else None, fault)
-
-
-def scan(file: BinaryIO) -> Iterator[Element]:
-    """The records of a file opened in binary mode, in order.
-
-    A record with broken JSON reaches to the next comma or bracket outside strings and brackets, or to the end of its
-    line in JSON Lines.
-
-    Raises:
-        TemplateError: the file is neither an array nor JSON Lines.
-    """
-    window = _Window(file)
-    window.more()
-    if window.text.startswith("\ufeff"):
-        window.advance(1)
-    first = window.peek()
-    if first == "[":
-        window.advance(window.position + 1)
-        yield from _scan_array(window)
-    elif first == "{":
-        yield from _scan_lines(window)
-    else:
-        found = f"begins with {first!r}" if first else "is empty"
-        raise TemplateError(f"the file {found}; allowed is a JSON array of records, or JSON Lines with a record a line")
-
-
-def _scan_array(window: _Window) -> Iterator[Element]:
-    after = window.peek()
-    while after != "]":
-        if after == "":
-            yield Element(
-                window.offset, window.offset, "", None, _broken(window.offset, "the array is not closed"), "]"
-            )
-            return
-        yield _array_element(window)
-        after = window.peek()
-        if after not in (",", "]", ""):
-            yield _broken_element(window, _broken(window.offset, "Expecting ',' delimiter"))
-            after = window.peek()
-        if after == ",":
-            window.advance(window.position + 1)
-    bracket = window.offset
-    window.advance(window.position + 1)
-    if window.peek():
-        fault = _broken(window.offset, "text after the end of the array")
-        while window.peek():
-            window.advance(len(window.text))
-        yield Element(bracket, window.offset, "", None, fault, "]")
-
-
-def _array_element(window: _Window) -> Element:
-    window.peek()
-    while True:
-        try:
-            value, end = _DECODER.raw_decode(window.text, window.position)
-        except (ValueError, RecursionError) as error:
-            if not window.more():
-                return _broken_element(window, _describe(error, window))
-        else:
-            if end < len(window.text) or not window.more():
-                return window.take(end, value)
-
-
-def _broken_element(window: _Window, fault: str) -> Element:
-    """What stands before the next comma or bracket outside strings and brackets."""
-    while True:
-        depth = 0
-        for token in _TOKEN.finditer(window.text, window.position):
-            sign = token[0]
-            if depth == 0 and sign in (",", "]"):
-                return window.take(token.start(), None, fault)
-            if sign == '"':
-                break  # a string without an end so far
-            depth += (sign in ("[", "{")) - (sign in ("]", "}") and depth > 0)
-        if not window.more():
-            return window.take(len(window.text), None, fault)
-
-
-def _scan_lines(window: _Window) -> Iterator[Element]:
-    while window.peek():
-        while (end := window.text.find("\n", window.position)) < 0 and window.more():
-            pass
-        end = len(window.text) if end < 0 else end
-        end = window.position + len(window.text[window.position : end].rstrip(" \t\r"))
-        try:
-            value, stop = _DECODER.raw_decode(window.text, window.position)
-            if stop != end:
-                raise json.JSONDecodeError("Extra data", window.text, stop)
-        except (ValueError, RecursionError) as error:
-            yield window.take(end, None, _describe(error, window))
-        else:
-            yield window.take(end, value)
-
-
-def _broken(byte: int, reason: str) -> str:
-    return f"broken JSON at byte {byte:,}: {reason}"
-
-
-def _describe(error: Exception, window: _Window) -> str:
-    if not isinstance(error, json.JSONDecodeError):
-        return _broken(window.offset, str(error))
-    return _broken(window.offset + byte_length(window.text[window.position : error.pos]), error.msg)
 
 
 class Conversation:
@@ -375,7 +191,7 @@ def _children(raw: str, start: int) -> Iterator[tuple[str | int, int]]:
     """Key or number, and position of the value, of each member of the object or array at `start`."""
 
     def skip(position: int) -> int:
-        return _SPACE.match(raw, position).end()  # type: ignore[union-attr]
+        return SPACE.match(raw, position).end()  # type: ignore[union-attr]
 
     is_object, position, number = raw[start] == "{", skip(start + 1), 0
     while raw[position] not in "]}":
@@ -384,6 +200,6 @@ def _children(raw: str, start: int) -> Iterator[tuple[str | int, int]]:
             name, position = scanstring(raw, position + 1)
             position = skip(skip(position) + 1)
         yield name, position
-        position = skip(_DECODER.raw_decode(raw, position)[1])
+        position = skip(DECODER.raw_decode(raw, position)[1])
         position = skip(position + 1) if raw[position] == "," else position
         number += 1

@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..training.augment import Options, augment, manifest_path
+    from ..training.augment import augment
+    from ..training.manifest import manifest_path
+    from ..training.plan import Options
 
     options = Options(
         num_templates=args.num_templates,
