@@ -160,7 +160,7 @@ def _draw(weight: torch.Tensor, seed: int) -> None:
 def _check_settings(config: Config, records: Records, begun: bool, first: bool) -> None:
     """Refuses to continue a run that was begun with other settings or data; notes those of a new one.
 
-    What changes nothing in the result, such as how a global batch is split, may change.
+    How a global batch is split over devices and memory may change.
     """
     free = (
         "batch_size_per_device",
@@ -221,6 +221,8 @@ def finetune(config: Config) -> Path | None:
     checkpoint = newest_checkpoint(output, remove=first)
     _check_settings(config, records, checkpoint is not None, first)
     arguments = training_arguments(config, len(records), ranks)
+    if arguments.n_gpu > 1:  # the Trainer would split each batch over them and the global batch would be another
+        raise TemplateError(f"{arguments.n_gpu} GPUs in one process; start with accelerate launch or torchrun")
     set_seed(config.seed)
     zero3 = is_deepspeed_zero3_enabled()
     model = lora_model(config, zero3)
@@ -283,8 +285,7 @@ def main(arguments: list[str] | None = None) -> int:
         path = parsed.config if Path(parsed.config).exists() or not shipped.exists() else shipped
         adapter = finetune(load_config(path, changes))
     except TemplateError as error:
-        if int(os.environ.get("RANK", "0")) == 0:
-            print(f"finetune: error: {error}", file=sys.stderr)
+        print(f"finetune: error on rank {os.environ.get('RANK', '0')}: {error}", file=sys.stderr)
         return 2
     if int(os.environ.get("RANK", "0")) == 0:
         print(f"adapter: {adapter}" if adapter else "stopped; run the same command again to go on")

@@ -67,7 +67,7 @@ class Plan:
     """
 
     starts: array = field(default_factory=lambda: array("q"))
-    lengths: array = field(default_factory=lambda: array("i"))
+    lengths: array = field(default_factory=lambda: array("q"))
     actions: array = field(default_factory=lambda: array("b"))
     records: int = 0
     changed_records: int = 0
