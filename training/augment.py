@@ -143,9 +143,7 @@ def _record_edits(element: Element, options: Options) -> tuple[list[tuple[int, i
         return [], "text-only"
     chosen: list[Place] = []
     first_kind = None
-    for turn in conversation:
-        if turn.role != "user":
-            continue
+    for turn in conversation.turns("user"):
         place, kind = _question_place(turn)
         first_kind = first_kind or kind
         if kind in QUESTION_KINDS or (options.all_instructions and kind != "empty"):

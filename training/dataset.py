@@ -36,7 +36,7 @@ def to_messages(record: Any) -> list[dict[str, Any]]:
     """
     images = image_names(record) if isinstance(record, dict) and Conversation(record) else []
     messages: list[dict[str, Any]] = []
-    for turn in Conversation(record):
+    for turn in Conversation(record).turns():
         role = "assistant" if turn.role == "function_call" else turn.role
         if role == "assistant" and not any(message["role"] == "user" for message in messages):
             continue

@@ -72,20 +72,22 @@ class Conversation:
             self.plain = False
         self._turns = None if self.plain else [_turn(turn, key, i) for i, turn in enumerate(self._raw)]
 
-    def __iter__(self) -> Iterator[Turn]:
+    def turns(self, role: str | None = None) -> Iterator[Turn]:
+        """The turns in order, or those of one role."""
         if self._turns is not None:
-            yield from self._turns
+            yield from (turn for turn in self._turns if role in (None, turn.role))
             return
         for number, turn in enumerate(self._raw):
-            text = turn["value"]
-            yield Turn(_ROLES[turn["from"]], text, (((self.key, number, "value"), text),))
+            found, text = _ROLES[turn["from"]], turn["value"]
+            if role is None or found == role:
+                yield Turn(found, text, (((self.key, number, "value"), text),))
 
     def __len__(self) -> int:
         return len(self._raw)
 
     def paths(self, key: str) -> list[Path]:
         """Path of every text that stands under `key`, in order."""
-        return [path for turn in self for path, _ in turn.places if path[-1] == key]
+        return [path for turn in self.turns() for path, _ in turn.places if path[-1] == key]
 
 
 def _turn(turn: Any, key: str, number: int) -> Turn:

@@ -39,7 +39,7 @@ _OCR_LINE = re.compile(r"^\s*Reference OCR token:.*$", re.M)
 
 _CHOICE_LINE = re.compile(r"[ \t]*(?:\((?P<round>[A-Za-z])\)|(?P<plain>[A-Za-z])[.):])[ \t]*(?=\S)")
 _CHOICES_IN_LINE = re.compile(r"\([Aa]\) ?\S.*? \([Bb]\) ?\S.*")
-_SECOND_CHOICE = re.compile(r"[\n(][ \t]*\(?[Bb][.):]")
+_SECOND_CHOICE = re.compile(r"\n[ \t]*\(?[Bb][.):]|\([Bb]\)")
 _CHOICES_LABEL = re.compile(r"(?:^|(?<=\s))(?:answer )?(?:options|choices):\s*$", re.I)
 
 
@@ -89,7 +89,7 @@ def kind_of(instruction: Instruction) -> str:
         asked = _OCR_LINE.sub("", asked).strip()
     if not asked:
         return "empty"
-    if _BOUNDING_BOX.search(asked):
+    if "box" in asked.lower() and _BOUNDING_BOX.search(asked):
         return "bounding-box"
     if _REGION.match(asked):
         return "region"
