@@ -1,7 +1,9 @@
 """Fine-tuning on two ranks with DeepSpeed ZeRO-3 over gloo, with text-only and image batches at the same time."""
 
 import dataclasses
+import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -89,3 +91,24 @@ def test_two_ranks_under_zero3_give_the_adapter_of_one(config, environment):
     finish(start(killed, environment, "torchrun"), killed)
     assert "going on from killed/checkpoint-" in Path("killed.log").read_text()
     assert Path("killed", ADAPTER).read_bytes() == Path("zero3", ADAPTER).read_bytes()
+
+
+def step(path: Path) -> int:
+    return int(path.parent.name.split("-")[1])
+
+
+def test_ctrl_c_on_two_ranks_saves(config, environment):
+    """torchrun passes on the Ctrl-C that the terminal has sent to each rank already."""
+    config = dataclasses.replace(config, output="stopped", deepspeed=None, epochs=2000.0, save_steps=10)
+    process = start(config, environment, "torchrun")
+    while not Path("stopped/checkpoint-10/complete.json").exists():
+        assert process.poll() is None, Path("stopped.log").read_text()[-4000:]
+        time.sleep(0.01)
+    for each in [*psutil.Process(process.pid).children(recursive=True), process]:
+        each.send_signal(signal.SIGINT)
+    process.wait(timeout=60)
+    assert "run the same command again" in Path("stopped.log").read_text()
+    state = json.loads(max(Path("stopped").glob("checkpoint-*/trainer_state.json"), key=step).read_text())
+    assert 10 < state["global_step"] < state["max_steps"]
+    assert Path("stopped", f"checkpoint-{state['global_step']}", "complete.json").exists()
+    assert not Path("stopped", ADAPTER).exists()

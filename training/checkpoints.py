@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import time
 import warnings
 from pathlib import Path
 from types import FrameType
@@ -16,6 +17,7 @@ from torch import distributed
 from transformers import TrainerCallback
 
 _MARK = "complete.json"  # name and size of every file; written last
+_ONE_SIGNAL = 5.0  # seconds in which signals count as one: a terminal and torchrun both pass on Ctrl-C
 
 
 def wait_for_all() -> None:
@@ -72,18 +74,22 @@ def _fault(folder: Path) -> str | None:
 class StopOnSignal(TrainerCallback):
     """Ctrl-C, or SIGTERM from a scheduler: finish the step, write a checkpoint, stop, on all ranks together.
 
+    A second signal stops at once.
+
     Attributes:
         stopped: whether that happened.
     """
 
     def __init__(self) -> None:
-        self.stopped, self._asked = False, False
+        self.stopped, self._asked, self._when = False, False, 0.0
         self._previous = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        self._asked = True
-        print("stopping after this step; a checkpoint is written first", flush=True)
-        signal.signal(number, self._previous[signal.Signals(number)])  # a second one stops at once
+        if not self._asked:
+            self._asked, self._when = True, time.monotonic()
+            print("stopping after this step; a checkpoint is written first", flush=True)
+        elif time.monotonic() - self._when > _ONE_SIGNAL:
+            raise KeyboardInterrupt
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         asked = torch.tensor(int(self._asked), device=args.device)
