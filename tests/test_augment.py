@@ -349,6 +349,9 @@ BROKEN = {
     "comma before the end": (f"[{G},{G},]", 2 * len(G) + 3, 2, 1),
     "comma missing": (f"[{G} {G},{G}]", len(G) + 2, 2, 1),
     "text after the end": (f"[{G},{G}] x", 2 * len(G) + 4, 2, 1),
+    "quote missing": (f'[{G},{{"id":"x, "conversations":[]}},{G},{G}]', len(G) + 13, 3, 1),
+    "brace missing": (f'[{G},{{"id":{{"a":1,{G},{G}]', len(G) + 15, 3, 1),
+    "last one broken": (f'[{G},{G},{{"id":}}]', 2 * len(G) + 9, 2, 1),
     "not a number": (f'[{G},{{"id":NaN}},{G}]', len(G) + 2, 2, 1),
     "lines": (f'{G}\n{{"id":1,}}\n\n{G}\n', len(G) + 9, 2, 1),
     "two in a line": (f"{G}\n{G} {G}\n{G}", 2 * len(G) + 1, 2, 1),
@@ -356,7 +359,11 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_json_is_named_by_byte(tmp_path, name):
+@pytest.mark.parametrize("stretch", [1 << 20, 50])
+def test_broken_json_is_named_by_byte(tmp_path, name, stretch, monkeypatch):
+    from lmms_eval_templates.training import scan as module
+
+    monkeypatch.setattr(module, "_STRETCH", stretch)  # bytes that are read at once
     text, byte, kept, faults = BROKEN[name]
     form = "mix.json" if text.startswith("[") else "mix.jsonl"
     with pytest.raises(TemplateError, match=f"broken JSON at byte {byte:,}: "):
@@ -364,6 +371,20 @@ def test_broken_json_is_named_by_byte(tmp_path, name):
     new, manifest = run(tmp_path, text.encode(), name=form, on_error="skip")
     assert [first_turn(record) for record in new] == ["<image>\n" + around("Who?")] * kept
     assert len(manifest["bad_records"]) == faults
+
+
+def test_one_broken_record_in_a_large_file(tmp_path, monkeypatch):
+    """The rest of the file is neither read for it nor lost."""
+    from lmms_eval_templates.training import scan as module
+
+    monkeypatch.setattr(module, "_STRETCH", 1000)
+    monkeypatch.setattr(module, "_LONGEST_RECORD", 5000)
+    text = "[" + ",\n".join([G] * 100 + ['{"id": "x", "conversations": [}'] + [G] * 1000) + "]"
+    with pytest.raises(TemplateError, match=f"record 100 at byte {100 * (len(G) + 2) + 1:,}: broken JSON"):
+        run(tmp_path, text.encode())
+    new, manifest = run(tmp_path, text.encode(), on_error="skip")
+    assert len(new) == 1100
+    assert [bad["record"] for bad in manifest["bad_records"]] == [100]
 
 
 def test_wrong_encoding_is_named_by_byte(tmp_path):

@@ -17,7 +17,7 @@ from lmms_eval_templates.sets import TemplateError
 SPACE = re.compile(r"[ \t\n\r]*")
 _STRETCH = 4 << 20
 _LONGEST_RECORD = 64 << 20  # a record beyond it lacks a quote; real ones have a few thousand bytes
-_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},"]', re.S)
+_BEFORE_OBJECT = re.compile(r",[ \t\n\r]*(?=\{)")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 
@@ -103,8 +103,7 @@ class _Window:
 def scan(file: BinaryIO) -> Iterator[Element]:
     """The records of a file opened in binary mode, in order.
 
-    A record with broken JSON reaches to the next comma or bracket outside strings and brackets, or to the end of its
-    line in JSON Lines.
+    A record with broken JSON reaches to the next record that can be read, or to the end of its line in JSON Lines.
 
     Raises:
         TemplateError: the file is neither an array nor JSON Lines.
@@ -150,30 +149,39 @@ def _scan_array(window: _Window) -> Iterator[Element]:
 
 def _array_element(window: _Window) -> Element:
     window.peek()
+    before: tuple[str, int] | None = None
     while True:
         try:
             value, end = DECODER.raw_decode(window.text, window.position)
         except (ValueError, RecursionError) as error:
-            if not window.more():
-                return _broken_element(window, _describe(error, window))
+            # Of a record that goes on in the next stretch, the fault is at the end of this one, or an open string.
+            place = getattr(error, "pos", 0) - window.position
+            reason, fault = str(getattr(error, "msg", error)), _describe(error, window)
+            again = before == (reason, place) and not reason.startswith("Unterminated string")
+            before = (reason, place)
+            if again or not window.more():
+                return _broken_element(window, fault)
         else:
             if end < len(window.text) or not window.more():
                 return window.take(end, value)
 
 
 def _broken_element(window: _Window, fault: str) -> Element:
-    """What stands before the next comma or bracket outside strings and brackets."""
+    """What stands before the next record, or else before the end of the array.
+
+    A missing quote turns text and structure around from there on, so only a whole record shows that one begins.
+    """
     while True:
-        depth = 0
-        for token in _TOKEN.finditer(window.text, window.position):
-            sign = token[0]
-            if depth == 0 and sign in (",", "]"):
-                return window.take(token.start(), None, fault)
-            if sign == '"':
-                break  # a string without an end so far
-            depth += (sign in ("[", "{")) - (sign in ("]", "}") and depth > 0)
+        for comma in _BEFORE_OBJECT.finditer(window.text, window.position):
+            try:
+                value, _ = DECODER.raw_decode(window.text, comma.end())
+            except (ValueError, RecursionError):
+                continue
+            if "conversations" in value or "messages" in value:
+                return window.take(comma.start(), None, fault)
         if not window.more():
-            return window.take(len(window.text), None, fault)
+            rest = window.text[window.position :].rstrip(" \t\r\n")
+            return window.take(window.position + len(rest.removesuffix("]")), None, fault)
 
 
 def _scan_lines(window: _Window) -> Iterator[Element]:
