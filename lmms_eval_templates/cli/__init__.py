@@ -7,9 +7,9 @@ import os
 import sys
 
 from ..sets import TemplateError
-from . import check, demo, leaderboard, report, sample, submit, tasks_path, tree
+from . import augment, check, demo, leaderboard, report, sample, submit, tasks_path, tree
 
-SUBCOMMANDS = (tree, sample, check, tasks_path, demo, report, submit, leaderboard)
+SUBCOMMANDS = (tree, sample, check, tasks_path, demo, report, submit, leaderboard, augment)
 
 
 def build_parser() -> argparse.ArgumentParser:

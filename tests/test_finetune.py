@@ -1,0 +1,412 @@
+"""Fine-tuning on one rank: settings, labels, data checks, loss against plain torch, interruption and resumption."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from lmms_eval_templates.training.collator import Collator
+from lmms_eval_templates.training.config import Config, load_config
+from lmms_eval_templates.training.dataset import Records, to_messages
+from lmms_eval_templates.training.finetune import finetune, main
+from safetensors.torch import load_file
+from training_data import write_mix
+
+from lmms_eval_templates import TemplateError
+
+TRAINING = Path(__file__).parents[1] / "training"
+CONFIGS = sorted((TRAINING / "configs").glob("*.yaml"))
+PEFT = pytest.importorskip("peft")
+
+
+# Settings
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_shipped_configs(path):
+    config = load_config(path)
+    assert path.read_text().splitlines()[0].endswith(f"-m lmms_eval_templates.training.finetune {path.name}")
+    if path.stem == "tiny_cpu":
+        return
+    # the paper, section 4.1
+    assert (config.global_batch_size, config.learning_rate, config.lr_scheduler) == (128, 2e-5, "cosine")
+    assert (config.warmup_ratio, config.epochs, config.dtype) == (0.03, 1, "bf16")
+    assert json.loads(Path(config.deepspeed_file).read_text())["zero_optimization"]["stage"] == 3
+    for devices in (1, 2, 4, 8, 16):
+        assert config.accumulation(devices) * devices * config.batch_size_per_device == 128
+    if not path.stem.endswith("_original"):
+        original = load_config(path.with_stem(path.stem + "_original"))
+        changed = {f.name for f in dataclasses.fields(Config) if getattr(config, f.name) != getattr(original, f.name)}
+        assert changed == {"data", "output"}
+
+
+def test_every_shipped_file_is_named_here():
+    assert [path.stem for path in CONFIGS] == [
+        *("llava_1.5_13b", "llava_1.5_13b_original", "llava_1.5_7b", "llava_1.5_7b_original", "tiny_cpu"),
+    ]
+    stages = {p.stem: json.loads(p.read_text())["zero_optimization"]["stage"] for p in TRAINING.glob("deepspeed/*")}
+    assert stages == {"zero2": 2, "zero3": 3}
+
+
+REQUIRED = {"model": "m", "data": "d", "image_folder": "i", "output": "o"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "messages"),
+    [
+        ({"learning_rates": 1}, ["unknown key 'learning_rates'; the nearest is 'learning_rate'"]),
+        ({"lora_r": 1, "bf16": True}, ["'lora_r'; the nearest is 'lora_rank'", "unknown key 'bf16'"]),
+        ({"epochs": "many"}, ["epochs: 'many' must be a number"]),
+        ({"seed": 1.5}, ["seed: 1.5 must be int"]),
+        ({"lora_rank": 0}, ["lora_rank: 0 must be 1 or more"]),
+        ({"dtype": "fp16"}, ["dtype: 'fp16' must be bf16 or fp32"]),
+        ({"missing_images": "ignore"}, ["must be error or skip"]),
+    ],
+)
+def test_settings_that_cannot_be(tmp_path, settings, messages):
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(REQUIRED | settings))
+    with pytest.raises(TemplateError) as error:
+        load_config(path)
+    assert all(message in str(error.value) for message in messages)
+    path.write_text(yaml.safe_dump(settings))
+    with pytest.raises(TemplateError, match="image_folder is missing"):
+        load_config(path)
+
+
+def test_changes_on_the_command_line(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(REQUIRED))
+    config = load_config(path, ["learning_rate=2e-4", "deepspeed=null", "data=other.json"])
+    assert (config.learning_rate, config.deepspeed, config.data) == (2e-4, None, "other.json")
+    with pytest.raises(TemplateError, match="must be key=value"):
+        load_config(path, ["skip"])
+    with pytest.raises(TemplateError, match=r"batch_size_per_device can be 1, 2, 4, 8, 16, 32, 64$"):
+        load_config(path, ["batch_size_per_device=48"]).accumulation(2)
+
+
+# Records and labels
+
+
+def user(*parts):
+    return {"role": "user", "content": list(parts)}
+
+
+def text(words):
+    return {"type": "text", "text": words}
+
+
+IMAGE = {"type": "image"}
+LEARNT = {"from": "gpt", "value": "Cup"}
+
+
+@pytest.mark.parametrize(
+    ("value", "image", "content"),
+    [
+        ("<image>\nWhat is it?", "a.jpg", [IMAGE, text("What is it?")]),
+        ("What is it?\n<image>", "a.jpg", [text("What is it?"), IMAGE]),
+        ("<image>\n<image>\nWhat changed?", ["a.jpg", "b.jpg"], [IMAGE, IMAGE, text("What changed?")]),
+        ("Is <image> like <image>?", ["a.jpg", "b.jpg"], [text("Is "), IMAGE, text(" like "), IMAGE, text("?")]),
+        ("What is it?", "a.jpg", [IMAGE, text("What is it?")]),
+        ("What does <image>\n mean in HTML?", None, [text("What does <image>\n mean in HTML?")]),
+    ],
+)
+def test_messages(value, image, content):
+    record = {"conversations": [{"from": "gpt", "value": "before"}, {"from": "human", "value": value}, LEARNT]}
+    if image:
+        record["image"] = image
+    assert to_messages(record) == [user(*content), {"role": "assistant", "content": [text("Cup")]}]
+
+
+def test_messages_form_gives_the_same():
+    record = {
+        "messages": [
+            {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]},
+            {"role": "assistant", "content": "Cup"},
+        ],
+        "images": ["a.jpg"],
+    }
+    assert to_messages(record) == [user(IMAGE, text("What is it?")), {"role": "assistant", "content": [text("Cup")]}]
+
+
+@pytest.fixture
+def mix(tmp_path, monkeypatch):
+    """A working folder with mix.json and its images."""
+    monkeypatch.chdir(tmp_path)
+    write_mix(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def processor(tiny_llava):
+    from transformers import AutoProcessor
+
+    return AutoProcessor.from_pretrained(tiny_llava)
+
+
+def read(folder, missing="error"):
+    return Records(str(folder / "mix.json"), str(folder / "images"), missing, folder / "missing.txt", progress=False)
+
+
+def learnt(processor, batch):
+    """Words under a label, one list of words a record."""
+    return [
+        processor.tokenizer.convert_ids_to_tokens([i for i in row.tolist() if i != -100]) for row in batch["labels"]
+    ]
+
+
+def test_labels_are_the_assistants_words(mix, processor):
+    records = [read(mix)[i] for i in range(4)]
+    batch = Collator(processor, 512)(records)
+    assert [record["name"].split()[1] for record in records] == ["0", "1", "2", "3"]
+    raw = json.loads((mix / "mix.json").read_text())
+    expected = [
+        [*re.findall(r"\w+", raw[i]["conversations"][1]["value"]), "</s>", "top", "left", "</s>"] for i in range(4)
+    ]
+    assert learnt(processor, batch) == expected
+    # A label stands at its own token, and an image has its 36 tokens (48 / 8 squared).
+    kept = batch["labels"] != -100
+    assert torch.equal(batch["input_ids"][kept], batch["labels"][kept])
+    assert (batch["input_ids"] == processor.image_token_id).sum(dim=1).tolist() == [36, 36, 36, 0]
+    assert batch["pixel_values"].shape[0] == 3
+
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% for p in m['content'] %}"
+    "{% if p['type'] == 'image' %}<image>{% else %}{{ p['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_a_template_that_ends_its_turns_itself(mix, processor):
+    processor.tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>", "<image>"]})
+    processor.chat_template = CHATML
+    batch = Collator(processor, 512)([read(mix)[3]])
+    words = json.loads((mix / "mix.json").read_text())[3]["conversations"][1]["value"].split()
+    assert learnt(processor, batch) == [[*words, "<|im_end|>", "top", "left", "<|im_end|>"]]
+
+
+def test_another_family_with_its_own_image_tokens(processor):
+    """Qwen2-VL: an image has as many tokens as its size asks for, between two tokens of their own."""
+    from PIL import Image
+    from transformers import Qwen2VLImageProcessor, Qwen2VLProcessor
+    from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
+
+    special = ["im_start", "im_end", "vision_start", "image_pad", "vision_end", "video_pad"]
+    processor.tokenizer.add_special_tokens({"additional_special_tokens": [f"<|{name}|>" for name in special]})
+    template = CHATML.replace("<image>", "<|vision_start|><|image_pad|><|vision_end|>")
+    qwen = Qwen2VLProcessor(
+        Qwen2VLImageProcessor(), processor.tokenizer, Qwen2VLVideoProcessor(), chat_template=template
+    )
+    picture = Image.new("RGB", (112, 84))  # 4 x 3 patches of 28 pixels
+    items = [conversation_item("What is it", "red", [picture, picture]), conversation_item("What is it", "red")]
+    batch = Collator(qwen, 512)(items)
+    assert learnt(processor, batch) == [["red", "<|im_end|>"]] * 2
+    assert (batch["input_ids"] == qwen.image_token_id).sum(dim=1).tolist() == [24, 0]
+    padded = Collator(qwen, 512, image_in_every_batch=True)(items[1:])
+    assert learnt(processor, padded) == [["red", "<|im_end|>"]]
+    seen = padded["attention_mask"].bool()
+    assert qwen.image_token_id in padded["input_ids"]
+    assert qwen.image_token_id not in padded["input_ids"][seen]
+
+
+def test_a_template_that_rewrites_earlier_turns_is_refused(mix, processor):
+    processor.chat_template = "{{ messages | length }} {{ messages[-1]['content'][0]['text'] }}"
+    with pytest.raises(TemplateError, match="rewrites earlier turns"):
+        Collator(processor, 512)([read(mix)[3]])
+
+
+def conversation_item(question, answer, images=()):
+    return {
+        "messages": [user(*[IMAGE] * len(images), text(question)), {"role": "assistant", "content": [text(answer)]}],
+        "images": list(images),
+        "name": "record 'long'",
+    }
+
+
+@pytest.mark.parametrize("always_image", [False, True])
+def test_long_text_is_cut_at_its_end(processor, always_image):
+    item = conversation_item("red " * 10, "blue " * 50)
+    batch = Collator(processor, 40, image_in_every_batch=always_image)([item])
+    seen = batch["attention_mask"][0].bool()
+    assert seen.sum() == 40
+    # "USER" ":" + 10 x red + "ASSISTANT" ":" leave 26 of the answer's 50 words
+    assert learnt(processor, batch) == [["blue"] * 26]
+
+
+def test_image_tokens_are_never_cut(processor):
+    from PIL import Image
+
+    item = conversation_item("red " * 10, "blue", [Image.new("RGB", (48, 48))])
+    whole = Collator(processor, 50)([item])["input_ids"]
+    assert (whole == processor.image_token_id).sum() == 36
+    with pytest.raises(TemplateError, match="record 'long': its image tokens do not fit into max_length 37"):
+        Collator(processor, 37)([item])
+
+
+def test_the_image_token_in_a_text_is_text(processor):
+    batch = Collator(processor, 512)([conversation_item("What does <image> mean?", "an <image>")])
+    assert processor.image_token_id not in batch["input_ids"]
+    assert "pixel_values" not in batch
+
+
+def test_the_padding_image_changes_nothing(mix, processor, tiny_llava):
+    from transformers import AutoModelForImageTextToText
+
+    model = AutoModelForImageTextToText.from_pretrained(tiny_llava)
+    records = [read(mix)[3], read(mix)[7]]
+    plain, padded = Collator(processor, 512)(records), Collator(processor, 512, image_in_every_batch=True)(records)
+    assert "pixel_values" not in plain
+    assert padded["pixel_values"].shape[0] == 1
+    assert learnt(processor, plain) == learnt(processor, padded)
+    assert model(**plain).loss.item() == pytest.approx(model(**padded).loss.item(), rel=1e-5)
+
+
+def test_missing_images_are_listed_before_training(mix):
+    for i in (1, 2):
+        (mix / "images" / "drawn" / f"{i}.png").unlink()
+    with pytest.raises(TemplateError, match=r"2 image files are missing .*\n  drawn/1.png\n  drawn/2.png\n"):
+        read(mix)
+    assert (mix / "missing.txt").read_text() == "drawn/1.png\ndrawn/2.png\n"
+    records = read(mix, "skip")
+    assert len(records) == 14
+    assert records.left_out == ["record 1: no image drawn/1.png", "record 2: no image drawn/2.png"]
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"id": 1}, "record 1 at byte 91: no conversations"),
+        (
+            {"image": "drawn/0.png", "conversations": [{"from": "human", "value": "<image><image>"}, LEARNT]},
+            "2 <image>",
+        ),
+    ],
+)
+def test_bad_records_are_named_before_training(mix, record, message):
+    good = {"conversations": [{"from": "human", "value": "Who?"}, LEARNT]}
+    (mix / "mix.json").write_text(json.dumps([good, record]))
+    with pytest.raises(TemplateError, match=message):
+        read(mix)
+    unanswered = {"conversations": [{"from": "human", "value": "Who?"}]}
+    (mix / "mix.json").write_text(json.dumps([good, unanswered]))
+    assert len(read(mix)) == 1
+    assert "nothing to learn" in read(mix).left_out[0]
+
+
+# Training
+
+
+@pytest.fixture
+def config(mix, tiny_llava):
+    return Config(
+        **{"model": str(tiny_llava), "data": "mix.json", "image_folder": "images", "output": "out", "epochs": 2.0},
+        **{"global_batch_size": 4, "batch_size_per_device": 2, "learning_rate": 1e-2, "lora_rank": 4, "lora_alpha": 8},
+        **{"lora_dropout": 0.1, "max_length": 512, "dtype": "fp32", "gradient_checkpointing": True, "deepspeed": None},
+        **{"save_steps": 2, "logging_steps": 1, "dataloader_workers": 0, "device": "cpu", "warmup_ratio": 0.0},
+    )
+
+
+def log_of(output="out"):
+    last = max(Path(output).glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    return [entry for entry in json.loads((last / "trainer_state.json").read_text())["log_history"] if "loss" in entry]
+
+
+def as_yaml(config, path="c.yaml"):
+    Path(path).write_text(yaml.safe_dump(dataclasses.asdict(config)))
+    return path
+
+
+def test_loss_and_trained_layers(config, mix, processor):
+    from transformers import AutoModelForImageTextToText
+
+    config = dataclasses.replace(config, global_batch_size=16, epochs=4.0)
+    adapter = finetune(config)
+    losses = [entry["loss"] for entry in log_of()]
+    # Before the first step LoRA changes nothing: mean over all assistant tokens of the plain model's losses, one
+    # record at a time in plain torch.
+    model = AutoModelForImageTextToText.from_pretrained(config.model).eval()
+    total, count = 0.0, 0
+    for record in map(read(mix).__getitem__, range(16)):
+        batch = Collator(processor, 512)([record])
+        labels = batch.pop("labels")[0, 1:]
+        with torch.no_grad():
+            logits = model(**batch).logits[0, :-1]
+        total += torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="sum").item()
+        count += int((labels != -100).sum())
+    assert losses[0] == pytest.approx(total / count, rel=1e-4)
+    assert losses[-1] < losses[0] - 0.5
+    names = load_file(adapter / "adapter_model.safetensors")
+    assert len(names) == 2 * 7 * 2  # layers x projections x (A, B)
+    assert all(".language_model." in name for name in names)
+
+
+def run_until_checkpoint(number, config):
+    """Starts the command in a process of its own; returns it once a checkpoint is complete."""
+    command = [sys.executable, "-m", "lmms_eval_templates.training.finetune", as_yaml(config)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    log = open("log.txt", "w")  # noqa: SIM115
+    process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    while not (Path(config.output) / f"checkpoint-{number}" / "complete.json").exists():
+        assert process.poll() is None, Path("log.txt").read_text()
+        time.sleep(0.005)
+    return process
+
+
+def test_a_killed_run_ends_as_if_it_had_not_been(config, capsys):
+    config = dataclasses.replace(config, epochs=8.0)
+    whole = finetune(dataclasses.replace(config, output="whole"))
+    process = run_until_checkpoint(4, config)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not Path("out/adapter").exists()
+    newest = max(Path("out").glob("checkpoint-*/complete.json"), key=lambda p: int(p.parts[1].split("-")[1])).parent
+    shutil.copytree(newest, "out/checkpoint-31")  # as if the machine had died while writing
+    weights = Path("out/checkpoint-31/adapter_model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:1000])
+    Path("out/checkpoint-30").mkdir(exist_ok=True)
+    with pytest.warns(UserWarning, match=r"passing over .*checkpoint-3[01]"):
+        assert main(["c.yaml"]) == 0
+    assert f"going on from {newest}" in capsys.readouterr().out
+    name = "adapter_model.safetensors"
+    assert Path("out/adapter", name).read_bytes() == (whole / name).read_bytes()
+    with pytest.raises(TemplateError, match=r"run with other settings:\n  learning_rate: 0.01 -> 0.02\n"):
+        finetune(dataclasses.replace(config, learning_rate=0.02))
+
+
+def test_ctrl_c_saves(config):
+    config = dataclasses.replace(config, epochs=500.0, save_steps=10)
+    process = run_until_checkpoint(10, config)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130, Path("log.txt").read_text()
+    assert "run the same command again" in Path("log.txt").read_text()
+    checkpoints = [int(path.parent.name.split("-")[1]) for path in Path("out").glob("checkpoint-*/complete.json")]
+    assert f"'epoch': '{max(checkpoints) / 4:g}'" in Path("log.txt").read_text().rsplit("'loss'", 1)[1]
+    assert not Path("out/adapter").exists()
+
+
+def test_errors_of_the_command(config, capsys):
+    Path("images/drawn/0.png").unlink()
+    assert main([as_yaml(config)]) == 2
+    assert "drawn/0.png" in capsys.readouterr().err
+    assert main(["c.yaml", "lora_targets=nothing"]) == 2
+    assert main(["c.yaml", "--missing-images", "skip", "lora_targets=nothing"]) == 2
+    assert "lora_targets" in capsys.readouterr().err
+    assert main(["nowhere.yaml"]) == 2
+    for change, message in (
+        ("lr_scheduler=cosin", "the Trainer refuses these settings: cosin"),
+        ("deepspeed=zero4", "shipped are zero2, zero3"),
+        ("model=./nowhere", "cannot load './nowhere'"),
+        ("data=nowhere.json", "no file nowhere.json"),
+    ):
+        assert main(["c.yaml", "--missing-images", "skip", change]) == 2
+        assert message in capsys.readouterr().err

@@ -1,0 +1,238 @@
+"""Puts instruction templates around the questions of a training mix (paper section 4.1).
+
+Two passes over the file: the first finds the bytes of each text that gets a template, then templates are dealt to them,
+and the second copies the file and replaces those bytes alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from json.encoder import encode_basestring, encode_basestring_ascii  # type: ignore[attr-defined]
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from tqdm import tqdm
+
+from lmms_eval_templates.sets import TemplateError
+from lmms_eval_templates.space import CHOICE, QUESTION, assign_templates
+
+from .manifest import make_manifest, manifest_path
+from .plan import POOLS, REMOVE, REMOVE_AND_CLOSE, Options, Plan, Pool
+from .records import Conversation, Place, RecordError, Turn, find_strings, has_image
+from .rules import QUESTION_KINDS, kind_of, render, take_apart
+from .scan import Element, byte_length, scan
+
+_BAR_STEP = 4 << 20
+
+
+class _Progress:
+    """A file that moves a bar, and feeds a hash, as it is read."""
+
+    def __init__(self, file: BinaryIO, bar: tqdm, digest: Any = None):
+        self.file, self.bar, self.digest = file, bar, digest
+
+    def read(self, size: int) -> bytes:
+        data = self.file.read(size)
+        self.bar.update(len(data))
+        if self.digest:
+            self.digest.update(data)
+        return data
+
+
+def augment(source: str | Path, target: str | Path, options: Options, progress: bool = True) -> dict[str, Any]:
+    """Writes `target`, and a manifest beside it (`manifest_path`).
+
+    Args:
+        source: LLaVA JSON, JSON Lines, or records with `messages`.
+        target: where the same records go, in the same form.
+        options: what to do.
+        progress: whether to show a bar.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        TemplateError: a record is bad, or there are fewer questions than templates. `target` is as it was.
+    """
+    source, target = Path(source), Path(target)
+    _check_paths(source, target)
+    with tqdm(total=2 * source.stat().st_size, unit="B", unit_scale=True, disable=not progress) as bar:
+        plan = _find_edits(source, options, bar)
+        pools = _deal(plan, options)
+        partial = [target.with_name(target.name + ".partial"), manifest_path(target)]
+        partial[1] = partial[1].with_name(partial[1].name + ".partial")
+        manifest = make_manifest(plan, pools, options)
+        try:
+            _write(source, partial[0], plan, pools, bar)
+            partial[1].write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", "utf-8")
+            os.replace(partial[1], manifest_path(target))
+            os.replace(partial[0], target)
+        finally:
+            for path in partial:
+                path.unlink(missing_ok=True)
+    return manifest
+
+
+def _check_paths(source: Path, target: Path) -> None:
+    if not source.is_file():
+        raise TemplateError(f"no file {source}")
+    if not target.parent.is_dir():
+        raise TemplateError(f"no folder {target.parent} to write {target.name} to")
+    if target.is_dir():
+        raise TemplateError(f"{target} is a folder; name a file, e.g. {target / 'mix_templates.json'}")
+    if target.exists() and target.samefile(source):
+        raise TemplateError(f"{target} is the input; write to another file")
+
+
+def _find_edits(source: Path, options: Options, bar: tqdm) -> Plan:
+    plan = Plan()
+    bar.set_description("reading")
+    previous_end: int | None = None  # of the last record that stands before this one, kept or not
+    removed_from: int | None = None  # where records were left out before the first one that is kept
+    with source.open("rb") as file:
+        for element in scan(_Progress(file, bar, plan.digest)):  # type: ignore[arg-type]
+            try:
+                if element.fault:
+                    raise RecordError(element.fault)
+                edits, kind = _record_edits(element, options)
+            except RecordError as error:
+                _bad_record(plan, element, error, source, options)
+                if element.repair:
+                    plan.edit(element.start, element.end, REMOVE_AND_CLOSE)
+                elif previous_end is None:
+                    removed_from = element.start if removed_from is None else removed_from
+                else:
+                    plan.edit(previous_end, element.end, REMOVE)
+                    previous_end = element.end
+                continue
+            if removed_from is not None:
+                plan.edit(removed_from, element.start, REMOVE)
+                removed_from = None
+            previous_end = element.end
+            plan.records += 1
+            plan.kinds[kind] += 1
+            plan.changed_records += bool(edits)
+            for start, end, pool in edits:
+                plan.edit(start, end, pool)
+    if plan.records == 0:
+        raise TemplateError(f"{source}: no record that can be used")
+    return plan
+
+
+def _bad_record(plan: Plan, element: Element, error: RecordError, source: Path, options: Options) -> None:
+    number = plan.records + len(plan.bad)
+    name = element.value.get("id") if isinstance(element.value, dict) else None
+    if options.on_error == "stop":
+        known = "" if name is None else f" (id {json.dumps(name)})"
+        raise TemplateError(
+            f"{source}, record {number}{known} at byte {element.start:,}: {error}\n"
+            "mend it, or leave bad records out with --on-error skip; records are counted from 0"
+        )
+    plan.bad.append({"record": number, "id": name, "byte": element.start, "reason": str(error)})
+
+
+def _record_edits(element: Element, options: Options) -> tuple[list[tuple[int, int, int]], str]:
+    """First byte, end and pool of each text of a record that gets a template, and the kind of the record."""
+    conversation = Conversation(element.value)
+    with_image = has_image(element.value)
+    if not with_image and options.text_only == "keep":
+        return [], "text-only"
+    chosen: list[Place] = []
+    first_kind = None
+    for turn in conversation.turns("user"):
+        place, kind = _question_place(turn)
+        first_kind = first_kind or kind
+        if kind in QUESTION_KINDS or (options.all_instructions and kind != "empty"):
+            chosen.append(place)
+            if options.turns == "first":
+                break
+    edits = []
+    if chosen:
+        raw, at, done = element.raw, element.start, 0
+        for start, end in find_strings(raw, chosen, conversation):
+            at += byte_length(raw[done:start])
+            edits.append((at, at := at + byte_length(raw[start:end]), 0 if with_image else 1))
+            done = end
+    return edits, (first_kind or "no human turn") if with_image else "text-only"
+
+
+def _question_place(turn: Turn) -> tuple[Place, str]:
+    """Place and kind of the part of a turn that asks: its first part with an instruction in it."""
+    for place in turn.places:
+        kind = kind_of(take_apart(place[1]))
+        if kind != "empty":
+            return place, kind
+    return ((), ""), "empty"
+
+
+def _deal(plan: Plan, options: Options) -> list[Pool]:
+    """The templates for records with an image, and for those without."""
+    count = options.num_templates
+    if count is None:
+        count = min(max(1, round((options.ratio or 0) * plan.records)), len(QUESTION))
+    wanted = [plan.actions.count(pool) for pool in range(len(POOLS))]
+    if not any(wanted):
+        raise TemplateError(
+            f"none of {plan.records:,} records has a question to put a template on; kinds of record: "
+            f"{dict(plan.kinds)}; --all-instructions and --text-only image-free reach more"
+        )
+    if 0 < wanted[0] < count:
+        raise TemplateError(
+            f"{count:,} templates for {wanted[0]:,} questions: each template must be used; take {wanted[0]:,} or fewer"
+        )
+    drawn = QUESTION.sample_indices(count if wanted[0] else 0, options.seed)
+    space = QUESTION.image_free()
+    free_texts = space.sample(min(count, wanted[1], len(space)), options.seed)
+    drawn_free = np.array([QUESTION.index(text) for text in free_texts], dtype=np.int64)
+    return [
+        Pool(
+            questions,
+            CHOICE.sample_indices(len(questions), options.seed),
+            assign_templates(number, questions.tolist(), options.seed) if number else np.empty(0, dtype=np.int64),
+        )
+        for questions, number in zip((drawn, drawn_free), wanted, strict=True)
+    ]
+
+
+def _write(source: Path, target: Path, plan: Plan, pools: Sequence[Pool], bar: tqdm) -> None:
+    bar.set_description("writing")
+    texts = [pool.texts for pool in pools]
+    dealt = [iter(pool.dealt.tolist()) for pool in pools]
+    with source.open("rb", 1 << 20) as reader, target.open("wb", 1 << 20) as writer:
+        position, before = 0, bar.n
+        for start, length, action in zip(plan.starts, plan.lengths, plan.actions, strict=True):
+            _copy(reader, writer, start - position)
+            old = reader.read(length)
+            if action < REMOVE:
+                writer.write(_replaced(old, *texts[action][next(dealt[action])]))
+            elif action == REMOVE_AND_CLOSE:
+                writer.write(b"]\n")
+            position = start + length
+            if position + before - bar.n > _BAR_STEP:
+                bar.update(position + before - bar.n)
+        _copy(reader, writer, source.stat().st_size - position)
+        bar.update(bar.total - bar.n)
+
+
+def _copy(reader: BinaryIO, writer: BinaryIO, count: int) -> None:
+    while count > 0:
+        data = reader.read(min(count, 1 << 20))
+        if not data:
+            raise TemplateError("the input became shorter while it was read")
+        writer.write(data)
+        count -= len(data)
+
+
+def _replaced(literal: bytes, question_template: str, choice_template: str) -> bytes:
+    """A JSON string with a template around the question in it, in ASCII if it was in ASCII."""
+    new = render(take_apart(scanstring(literal.decode(), 1)[0]), question_template, choice_template)
+    if not literal.isascii():
+        try:
+            return encode_basestring(new).encode()
+        except UnicodeEncodeError:  # half of a surrogate pair, written as \ud83d
+            pass
+    return encode_basestring_ascii(new).encode()
