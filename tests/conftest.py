@@ -46,7 +46,9 @@ class LmmsEval:
         command = [*(launcher or (sys.executable,)), "-m", "lmms_eval", *map(str, arguments)]
         if "--output_path" not in command:
             command += ["--log_samples", "--output_path", str(self.folder / "logs")]
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("TM_")}
+        # Training in this process leaves its process group's address in the environment.
+        foreign = ("TM_", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "ACCELERATE_", "CROSS_")
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
         env = {**clean, "HF_HUB_OFFLINE": "1", "HF_HOME": str(self.folder / "hf"), "TM_EMBEDDER": "none"}
         env |= {k: str(v) for k, v in environment.items()}
         done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=600)
