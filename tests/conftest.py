@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 from benchmark_data import write_benchmarks
 
+# Training in this process leaves its process group's address in the environment, where a subprocess would join it.
+DISTRIBUTED = ("MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "ACCELERATE_", "CROSS_")
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture(autouse=True)
+def no_process_group_left():
+    yield
+    for name in [name for name in os.environ if name.startswith(DISTRIBUTED)]:
+        del os.environ[name]
 
 
 @pytest.fixture(scope="session")
@@ -46,9 +55,7 @@ class LmmsEval:
         command = [*(launcher or (sys.executable,)), "-m", "lmms_eval", *map(str, arguments)]
         if "--output_path" not in command:
             command += ["--log_samples", "--output_path", str(self.folder / "logs")]
-        # Training in this process leaves its process group's address in the environment.
-        foreign = ("TM_", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "ACCELERATE_", "CROSS_")
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("TM_", *DISTRIBUTED))}
         env = {**clean, "HF_HUB_OFFLINE": "1", "HF_HOME": str(self.folder / "hf"), "TM_EMBEDDER": "none"}
         env |= {k: str(v) for k, v in environment.items()}
         done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=600)
