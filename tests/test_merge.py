@@ -105,7 +105,9 @@ def test_commands_of_the_documentation(tmp_path, monkeypatch):
     """The CPU walk-through of docs/training.md up to the evaluation, which the test above does."""
     guide = (Path(__file__).parents[1] / "docs" / "training.md").read_text().split("## All of it on a CPU")[1]
     monkeypatch.chdir(tmp_path)
-    code, commands, printed = (guide.split(f"```{kind}\n")[1].split("```")[0] for kind in ("python", "bash", "\n"))
+    code, commands = (guide.split(f"```{kind}\n")[1].split("```")[0] for kind in ("python", "bash"))
+    printed = guide.split("```\n\n```\n")[1].split("```")[0]
+    assert "signature: " in printed
     exec(compile(code, "make_demo.py", "exec"), {})
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
