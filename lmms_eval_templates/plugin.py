@@ -26,7 +26,13 @@ CHAT_MODELS = {"tm_hf"}
 
 def tasks_path() -> Path:
     """The folder of our task YAMLs."""
-    return Path(str(resources.files("lmms_eval_templates.tasks")))
+    try:
+        return Path(str(resources.files("lmms_eval_templates.tasks")))
+    except ModuleNotFoundError:  # `python -m` in a checkout imports the folder beside task_configs/
+        raise SystemExit(
+            "lmms-eval-templates: error: Python imports the package from this checkout, where its tasks are not beside "
+            "it; run the command in another folder, or install with pip install -e ."
+        ) from None
 
 
 def register() -> list[ModelManifest]:

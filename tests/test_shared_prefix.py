@@ -294,7 +294,10 @@ def test_generation_kwargs_of_lmms_eval():
         "do_sample": False,
     }
     assert generation_options({"temperature": 0.7})["do_sample"] is True
-    assert generation_options({"temperature": 0.7, "do_sample": False})["do_sample"] is False
+    # What --gen_kwargs temperature=0.7 makes of a task whose YAML says do_sample: false.
+    assert generation_options({"temperature": 0.7, "do_sample": False})["do_sample"] is True
+    assert generation_options({"do_sample": True})["do_sample"] is True
+    assert generation_options({})["do_sample"] is False
     assert generation_options({"do_sample": True, "temperature": 0})["do_sample"] is False
     assert generation_options({"repetition_penalty": 1.2})["repetition_penalty"] == 1.2
 

@@ -316,11 +316,39 @@ def test_an_adapter_of_another_base(llava, adapter, tmp_path):
         SharedPrefixHF(str(llava), device="cpu", peft=str(other))
 
 
-def test_lmms_eval_ends_with_the_error_before_data_loads(llava):
+def test_cut_weights_are_one_error(llava, adapter, tmp_path):
+    broken = shutil.copytree(llava, tmp_path / Path(llava).name)
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(SystemExit, match="tm_hf: error: pretrained="):
+        SharedPrefixHF(str(broken), device="cpu")
+    cut = shutil.copytree(adapter, tmp_path / "cut_adapter")
+    (cut / "adapter_model.safetensors").write_bytes((cut / "adapter_model.safetensors").read_bytes()[:200])
+    with pytest.raises(SystemExit, match="this adapter does not fit the model"):
+        SharedPrefixHF(str(llava), device="cpu", peft=str(cut))
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [{"trust_remote_code": "off"}, {"dtype": 16}, {"dtype": "int8"}, {"peft": 1}, {"chunk": True}, {"device": "meta"}],
+    ids=str,
+)
+def test_what_lmms_eval_made_of_an_argument_is_checked(llava, argument):
+    ((name, value),) = argument.items()
+    with pytest.raises(SystemExit, match=f"tm_hf: error: {name}={value}"):
+        SharedPrefixHF(str(llava), **{"device": "cpu", **argument})
+
+
+def test_lmms_eval_ends_with_the_error_before_data_loads(llava, tmp_path):
     command = [sys.executable, "-m", "lmms_eval", "--model", "tm_hf", "--tasks", "demo_tm_simple"]
     options = ["--model_args", f"pretrained={llava},device=cpu,shares=off"]
     result = subprocess.run(
-        [*command, *options], env={**os.environ, "TM_EMBEDDER": "none"}, capture_output=True, text=True, timeout=120
+        [*command, *options],
+        cwd=tmp_path,  # in the repository's own folder Python would import the sources, not what is installed
+        env={**os.environ, "TM_EMBEDDER": "none"},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].startswith("tm_hf: error: unknown model_args shares; known are pretrained")

@@ -75,6 +75,12 @@ class SharedPrefixHF(lmms):
     ):
         super().__init__()
         _check_arguments(pretrained, share, chunk, max_pixels, unknown)
+        _check_kinds(
+            *(("pretrained", pretrained), ("revision", revision), ("device", device), ("device_map", device_map)),
+            *(("attn_implementation", attn_implementation), ("peft", peft), ("chat_template", chat_template)),
+        )
+        if not isinstance(trust_remote_code, bool):
+            refuse(f"trust_remote_code={trust_remote_code}: must be True or False")
         self.accelerator = Accelerator()
         self._rank, self._world_size = self.accelerator.process_index, self.accelerator.num_processes
         self._device = choose_device(device, self.accelerator.local_process_index, self._world_size)
@@ -166,10 +172,17 @@ def _check_arguments(pretrained: str, share: str, chunk: object, max_pixels: obj
         refuse("model_args pretrained is missing; give a checkpoint's folder or name")
     if share not in _SHARE:
         refuse(f"share={share}: must be {' or '.join(_SHARE)}")
-    if chunk != "auto" and not (isinstance(chunk, int) and chunk > 0):
+    if chunk != "auto" and not (isinstance(chunk, int) and not isinstance(chunk, bool) and chunk > 0):
         refuse(f"chunk={chunk}: must be auto or a whole number of prompts, 1 or more")
     if max_pixels is not None and not (isinstance(max_pixels, int) and max_pixels > 0):
         refuse(f"max_pixels={max_pixels}: must be a whole number of pixels")
+
+
+def _check_kinds(*texts: tuple[str, object]) -> None:
+    """lmms-eval turns what looks like a number or a truth value into one."""
+    for name, value in texts:
+        if value is not None and not isinstance(value, str):
+            refuse(f"{name}={value}: must be a name or a path; write a path of digits as ./{value}")
 
 
 class _AsTheyCome(Sequence):

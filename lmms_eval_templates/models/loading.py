@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from safetensors import SafetensorError
 
 
 def refuse(message: str) -> NoReturn:
@@ -22,6 +23,8 @@ def choose_device(name: str | None, local_rank: int, world_size: int) -> torch.d
         device = torch.device(name)
     except RuntimeError:
         refuse(f"device={name}: no such device; give cpu, cuda, cuda:0 or the like")
+    if device.type == "meta":
+        refuse(f"device={name}: it holds no weights; give cpu, cuda, cuda:0 or the like")
     if device.type == "cuda":
         if device.index is None and world_size > 1:
             device = torch.device("cuda", local_rank)
@@ -35,10 +38,9 @@ def choose_device(name: str | None, local_rank: int, world_size: int) -> torch.d
 
 
 def choose_dtype(name: str) -> str | torch.dtype:
-    dtype = name if name == "auto" else getattr(torch, name, None)
-    if dtype != "auto" and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+    if name not in ("auto", "float32", "bfloat16", "float16"):
         refuse(f"dtype={name}: must be auto, float32, bfloat16 or float16")
-    return dtype
+    return name if name == "auto" else getattr(torch, name)
 
 
 def check_checkpoint(pretrained: str, revision: str, trust_remote_code: bool) -> None:
@@ -98,7 +100,7 @@ def load_model(
         options["attn_implementation"] = attn_implementation
     try:
         model: Any = AutoModelForImageTextToText.from_pretrained(pretrained, device_map=device_map, **options)
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         refuse(f"pretrained={pretrained}: {_first_line(error)}")
     if peft is not None:
         model = _with_adapter(model, peft)
@@ -136,7 +138,7 @@ def _with_adapter(model: Any, folder: Path) -> Any:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             adapted = PeftModel.from_pretrained(model, str(folder))
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         refuse(f"peft={folder}: this adapter does not fit the model: {_first_line(error)}")
     if missing := [str(w.message) for w in caught if "missing adapter keys" in str(w.message)]:
         refuse(f"peft={folder}: this adapter does not fit the model: {missing[0].splitlines()[0]}")

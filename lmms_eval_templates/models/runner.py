@@ -63,11 +63,16 @@ class Work:
 
 
 def generation_options(generation: dict[str, Any]) -> dict[str, Any]:
-    """lmms-eval's generation_kwargs as options of `generate`. A temperature means sampling if do_sample allows it."""
+    """lmms-eval's generation_kwargs as options of `generate`.
+
+    As in lmms-eval's own classes the temperature, where there is one, decides whether to sample: a task's do_sample
+    stays in place when --gen_kwargs changes the temperature alone.
+    """
     options: dict[str, Any] = {"max_new_tokens": generation.get("max_new_tokens", _DEFAULT_NEW_TOKENS)}
     options["num_beams"] = generation.get("num_beams") or 1
-    sampled = generation.get("do_sample", True) and (generation.get("temperature") or 0) > 0
-    options["do_sample"] = bool(sampled)
+    temperature = generation.get("temperature")
+    sampled = bool(generation.get("do_sample")) if temperature is None else temperature > 0
+    options["do_sample"] = sampled
     if sampled:
         options |= {name: generation[name] for name in _SAMPLING if generation.get(name) is not None}
     return options | {name: generation[name] for name in _SEARCH if generation.get(name) is not None}
@@ -101,6 +106,8 @@ class Runner:
 
     def _results(self, group: Group) -> Iterator[Generated]:
         options = generation_options(group.generation)
+        if not self._share:
+            self._tell(group.task, SINGLE, "share=off")
         mode, prefix = self._mode(group, options) if self._share else (SINGLE, None)
         tokens = sum(map(prompt_length, group.prompts))
         saved = 0 if prefix is None else (len(group.prompts) - 1) * prefix.length
@@ -122,6 +129,7 @@ class Runner:
     def _mode(self, group: Group, options: dict[str, Any]) -> tuple[str, Prefix | None]:
         """Checked once a task, and once more if some of its images allow less than others."""
         if len(group.prompts) == 1:
+            self._tell(group.task, SINGLE, "one prompt on its image has nothing to share")
             return SINGLE, None
         if (
             options.keys() != {"max_new_tokens", "num_beams", "do_sample"}
