@@ -47,6 +47,11 @@ KINDS = {
     "<image>\nPlease provide a short description for this region: [0.10, 0.20, 0.55, 0.90].": "region",
     "<image>\nPlease provide the bounding box coordinate of the region this sentence describes: a dog.": "bounding-box",
     "<image>\n": "empty",
+    # letters that name parts of the picture
+    "<image>\nWhat is shown in panel (a) and panel (b)?": "question",
+    f"<image>\nIs the object (a) red or (b) blue?\n{SHORT}": "question",
+    "<image>\nAccording to (A) the sign and (B) the light, may I cross?": "question",
+    f"<image>\nWhat differs between Fig. (a) and Fig. (b)? {SHORT}": "question",
 }
 
 
@@ -115,6 +120,28 @@ def test_choices_get_a_choice_template_and_the_format_line_stays_last(tmp_path, 
     (new,), _ = run(tmp_path, [record])
     choice = CHOICE.sample(1, 0)[0].replace("{choices}", choices, 1)
     assert first_turn(new) == f"<image>\n{around('What {question} next?')}\n{choice}\n{LETTER}"
+
+
+INLINE = "(A) swim (B) run"
+WRAPPED = "A. swim\nB. run, and\n rest\n\nC. eat\n\nD. sleep"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (f"What next? {INLINE} Answer with the letter.", ("What next?", INLINE, " Answer with the letter.")),
+        (f"Choose. {INLINE} please answer in one word", ("Choose.", INLINE, " please answer in one word")),
+        ("What next? (A) Answer (B) Choose the bus", ("What next?", "(A) Answer (B) Choose the bus", "")),
+        (f"In (a) and (b), who? {INLINE}", ("In (a) and (b), who?", INLINE, "")),
+        (f"What next?\n{WRAPPED}\n{LETTER}", ("What next?", WRAPPED, f"\n{LETTER}")),
+        ("What next?\n\nA. swim\n\nB. run", ("What next?", "A. swim\n\nB. run", "")),
+        ("One?\nA. x\nB. y\nTwo?\nA. z\nB. w", ("One?", "A. x\nB. y", "\nTwo?\nA. z\nB. w")),
+        (f"What next?\nOptions: {INLINE}", ("What next?", INLINE, "")),
+        ("What next?\nChoices:\nA. x\nB. y\nGo.", ("What next?", "A. x\nB. y", "\nGo.")),
+    ],
+)
+def test_where_choices_begin_and_end(text, parts):
+    assert take_apart(text) == ("", *parts)
 
 
 UNCHANGED = [text for text, kind in KINDS.items() if kind in ("caption", "region", "bounding-box", "empty")]
