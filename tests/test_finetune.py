@@ -18,6 +18,7 @@ from lmms_eval_templates.training.collator import Collator
 from lmms_eval_templates.training.config import Config, load_config
 from lmms_eval_templates.training.dataset import Records, to_messages
 from lmms_eval_templates.training.finetune import finetune, main
+from lmms_eval_templates.training.records import has_image
 from safetensors.torch import load_file
 from training_data import write_mix
 
@@ -138,6 +139,12 @@ def test_messages_form_gives_the_same():
     assert to_messages(record) == [user(IMAGE, text("What is it?")), {"role": "assistant", "content": [text("Cup")]}]
 
 
+def test_a_messages_field_of_another_kind_is_none_of_the_conversation():
+    record = {"messages": 5, "conversations": [{"from": "human", "value": "What is it?"}, LEARNT]}
+    assert to_messages(record) == [user(text("What is it?")), {"role": "assistant", "content": [text("Cup")]}]
+    assert not has_image(record)
+
+
 @pytest.fixture
 def mix(tmp_path, monkeypatch):
     """A working folder with mix.json and its images."""
@@ -193,6 +200,16 @@ def test_a_template_that_ends_its_turns_itself(mix, processor):
     batch = Collator(processor, 512)([read(mix)[3]])
     words = json.loads((mix / "mix.json").read_text())[3]["conversations"][1]["value"].split()
     assert learnt(processor, batch) == [[*words, "<|im_end|>", "top", "left", "<|im_end|>"]]
+
+
+@pytest.mark.parametrize("words", ["red </s>", "red <unk>", "<|im_end|>"])
+def test_an_answer_that_spells_a_special_token_is_ended_all_the_same(processor, words):
+    plain = Collator(processor, 512)([conversation_item("What is it", words)])
+    assert learnt(processor, plain)[0][-2:] == [processor.tokenizer.tokenize(words)[-1], "</s>"]
+    processor.tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>", "<image>"]})
+    processor.chat_template = CHATML
+    closed = Collator(processor, 512)([conversation_item("What is it", words)])
+    assert learnt(processor, closed)[0] == [*processor.tokenizer.tokenize(words), "<|im_end|>"]
 
 
 def test_another_family_with_its_own_image_tokens(processor):
