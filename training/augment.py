@@ -194,12 +194,10 @@ def _deal(plan: Plan, options: Options) -> list[Pool]:
     for what, count, number, most in zip(
         ("questions", "questions in records without an image"), counts, wanted, (len(QUESTION), len(space)), strict=True
     ):
-        if 0 < number < count:
-            raise TemplateError(
-                f"{count:,} templates for {number:,} {what}: each template must be used; take {number:,} or fewer"
-            )
-        if number and count > most:
-            raise TemplateError(f"{count:,} templates for {what}: there are {most:,}; take {most:,} or fewer")
+        if number and count > min(number, most):
+            fault = "each template must be used" if count > number else f"there are {most:,} of them"
+            fewer = sum(counts) * min(number, most) // count
+            raise TemplateError(f"{count:,} templates for {number:,} {what}: {fault}; take {fewer:,} or fewer in all")
     drawn = QUESTION.sample_indices(counts[0] if wanted[0] else 0, options.seed)
     free_texts = space.sample(counts[1] if wanted[1] else 0, options.seed)
     drawn_free = np.array([QUESTION.index(text) for text in free_texts], dtype=np.int64)
@@ -214,11 +212,11 @@ def _deal(plan: Plan, options: Options) -> list[Pool]:
 
 
 def _template_counts(plan: Plan, options: Options) -> tuple[int, int]:
-    """Templates for records with an image, and for those without: shares by the number of records, at least one."""
+    """Templates for records with an image, and for those without: shares by the number of records."""
     count = options.num_templates or min(max(1, round((options.ratio or 0) * plan.records)), len(QUESTION))
     free_records = plan.kinds["text-only"] if options.text_only == "image-free" else 0
     free = round(count * free_records / plan.records)
-    return max(1, count - free), max(1, free)
+    return max(count - free, int(free_records < plan.records)), max(free, int(free_records > 0))
 
 
 def _write(source: Path, target: Path, plan: Plan, pools: Sequence[Pool], bar: tqdm) -> None:
