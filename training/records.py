@@ -17,8 +17,9 @@ from lmms_eval_templates.sets import TemplateError
 from .scan import DECODER, SPACE
 
 IMAGE_MARK = "<image>"
-_KEYS = {key: re.compile(rf'(?<!\\)"{key}"[ \t\n\r]*:[ \t\n\r]*') for key in ("value", "content", "text")}
-_ESCAPED_LETTER = re.compile(r"\\u00[67]")  # a to z; a key can be spelled with it
+# The look-behind comes last, because the search is faster where a pattern begins with plain text.
+_KEYS = {key: re.compile(rf'"{key}"(?<!\\"{key}")[ \t\n\r]*:[ \t\n\r]*') for key in ("value", "content", "text")}
+_ESCAPED_LETTERS = (r"\u006", r"\u007")  # a to z; a key can be spelled with them
 _ROLES = {
     **{"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"},
     **{name: name for name in ("system", "tool", "observation", "function_call")},
@@ -169,7 +170,8 @@ def find_strings(raw: str, places: Sequence[Place], conversation: Conversation) 
     # A quoted key before a colon cannot stand inside a string. So if there are as many as turns have such places, these
     # are they, in order; otherwise the record has that key elsewhere too, and is walked through.
     starts: dict[Path, int] = {}
-    for key in set() if _ESCAPED_LETTER.search(raw) else {str(path[-1]) for path, _ in places}:
+    plain_keys = not any(escape in raw for escape in _ESCAPED_LETTERS)
+    for key in {str(path[-1]) for path, _ in places} if plain_keys else ():
         found = [match.end() for match in _KEYS[key].finditer(raw)]
         if conversation.plain and len(found) == len(conversation):
             starts = {path: found[int(path[1])] for path, _ in places}
