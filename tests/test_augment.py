@@ -47,6 +47,11 @@ KINDS = {
     "<image>\nPlease provide a short description for this region: [0.10, 0.20, 0.55, 0.90].": "region",
     "<image>\nPlease provide the bounding box coordinate of the region this sentence describes: a dog.": "bounding-box",
     "<image>\n": "empty",
+    # letters that name parts of the picture
+    "<image>\nWhat is shown in panel (a) and panel (b)?": "question",
+    f"<image>\nIs the object (a) red or (b) blue?\n{SHORT}": "question",
+    "<image>\nAccording to (A) the sign and (B) the light, may I cross?": "question",
+    f"<image>\nWhat differs between Fig. (a) and Fig. (b)? {SHORT}": "question",
 }
 
 
@@ -94,7 +99,7 @@ def around(question, index=0, seed=0, n=1):
         ("<image>\n<image>\n", "What changed between the two pictures?", ""),
         ("<image>\n", "Does the sign say {question} or {choices}, 100% or %s, {0} or {}?", ""),
         ("<image>\n", "图片里有什么？", ""),
-        ("<image>\n", 'What does 😀 in \u2028 this \\ "line" \t mean?\u2028Really?', ""),
+        ("<image>\n", 'What does 😀 in \u2028 this \\ "line" \t mean?\u2028Really?\u2029\x85No?', ""),
         ("<image>\n", "Compare the left <image> with the right.", ""),
     ],
 )
@@ -106,7 +111,10 @@ def test_open_question(tmp_path, before, question, after, ascii_only):
     assert first_turn(new) == before + around(question) + after
     record["conversations"][0]["value"] = first_turn(new)
     assert new == record
-    assert (tmp_path / "new_mix.json").read_bytes() == json.dumps([record], ensure_ascii=ascii_only).encode()
+    expected = json.dumps([record], ensure_ascii=ascii_only)
+    for code in ("0085", "2028", "2029"):  # str.splitlines() ends a line there
+        expected = expected.replace(chr(int(code, 16)), f"\\u{code}")
+    assert (tmp_path / "new_mix.json").read_bytes() == expected.encode()
 
 
 @pytest.mark.parametrize("choices", ["A. swim\nB. run\nC. {choices}", "(A) swim\n(B) run", "(A) swim (B) run"])
@@ -115,6 +123,28 @@ def test_choices_get_a_choice_template_and_the_format_line_stays_last(tmp_path, 
     (new,), _ = run(tmp_path, [record])
     choice = CHOICE.sample(1, 0)[0].replace("{choices}", choices, 1)
     assert first_turn(new) == f"<image>\n{around('What {question} next?')}\n{choice}\n{LETTER}"
+
+
+INLINE = "(A) swim (B) run"
+WRAPPED = "A. swim\nB. run, and\n rest\n\nC. eat\n\nD. sleep"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (f"What next? {INLINE} Answer with the letter.", ("What next?", INLINE, " Answer with the letter.")),
+        (f"Choose. {INLINE} please answer in one word", ("Choose.", INLINE, " please answer in one word")),
+        ("What next? (A) Answer (B) Choose the bus", ("What next?", "(A) Answer (B) Choose the bus", "")),
+        (f"In (a) and (b), who? {INLINE}", ("In (a) and (b), who?", INLINE, "")),
+        (f"What next?\n{WRAPPED}\n{LETTER}", ("What next?", WRAPPED, f"\n{LETTER}")),
+        ("What next?\n\nA. swim\n\nB. run", ("What next?", "A. swim\n\nB. run", "")),
+        ("One?\nA. x\nB. y\nTwo?\nA. z\nB. w", ("One?", "A. x\nB. y", "\nTwo?\nA. z\nB. w")),
+        (f"What next?\nOptions: {INLINE}", ("What next?", INLINE, "")),
+        ("What next?\nChoices:\nA. x\nB. y\nGo.", ("What next?", "A. x\nB. y", "\nGo.")),
+    ],
+)
+def test_where_choices_begin_and_end(text, parts):
+    assert take_apart(text) == ("", *parts)
 
 
 UNCHANGED = [text for text, kind in KINDS.items() if kind in ("caption", "region", "bounding-box", "empty")]
@@ -242,6 +272,29 @@ def test_the_text_is_found_among_others_like_it(tmp_path, turn):
     assert (tmp_path / "new_mix.json").read_text() == source.replace(old, new)
 
 
+MARK = '"<image>\\nWho?"'
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        r'{"meta": {"value": WHO}, "image": "a", "conversations": [{"from": "human", "v\u0061lue": WHO}]}',
+        r'{"meta": {"value": 5}, "image": "a", "conversations": [{"from": "human", "v\u0061lue": WHO}]}',
+        r'{"meta": {"x\"value": WHO}, "image": "a", "conversations": [{"from": "human", "value": WHO}]}',
+        r'{"messages": 5, "image": "a", "conversations": [{"from": "human", "value": WHO}]}',
+        r'{"messages": [3], "image": "a", "conversations": [{"from": "human", "value": WHO, "content": [7]}]}',
+        r'{"conversations": [{"from": "human", "value": [{"type": "image"}, {"type": "text", "text": WHO}]}]}',
+    ],
+)
+def test_the_text_is_found_beside_odd_keys(tmp_path, record):
+    start, middle, end = record.rpartition("WHO")
+    source = "[" + start.replace("WHO", MARK) + MARK + end + "]"
+    _, manifest = run(tmp_path, source.encode())
+    assert manifest["kinds"] == {"question": 1}
+    expected = "[" + start.replace("WHO", MARK) + json.dumps("<image>\n" + around("Who?")) + end + "]"
+    assert middle and (tmp_path / "new_mix.json").read_text() == expected
+
+
 def test_a_key_that_stands_twice_is_refused(tmp_path):
     source = '[{"image": "a", "conversations": [{"from": "human", "value": "What?", "value": "Who?"}]}]'
     with pytest.raises(TemplateError, match="key 'value' stands 2 times"):
@@ -269,6 +322,26 @@ def test_templates_are_dealt_evenly_and_the_manifest_counts_them(tmp_path):
     assert manifest["space_hash"] == VQA.hash
     for name in AugmentSignature.__dataclass_fields__:
         assert f"{name}:" in manifest["signature"]
+
+
+def test_both_pools_are_counted_and_none_is_short(tmp_path):
+    records = [conversation(f"<image>\nWho is {i}?", "He", id=i, image="a.jpg") for i in range(60)]
+    records += [conversation(f"Say {i}", "x", id=i) for i in range(20)]
+    for options in ({"num_templates": 40}, {"ratio": 0.5, "num_templates": None}):
+        _, manifest = run(tmp_path, records, text_only="image-free", **options)
+        used = [entry["template"] for pool in manifest["used"].values() for entry in pool if entry["count"]]
+        assert manifest["pools"] == {
+            "image": {"templates": 30, "changed_turns": 60},
+            "image_free": {"templates": 10, "changed_turns": 20},
+        }
+        assert (len(used), manifest["num_templates"]) == (40, len(set(used)))
+        assert manifest["ratio"] == len(set(used)) / 80
+    unasked = {"id": "u", "conversations": [{"from": "gpt", "value": "x"}]}
+    with pytest.raises(TemplateError, match=r"10 templates for 2 questions in .* take 8 or fewer in all"):
+        run(tmp_path, records[:62] + [unasked] * 18, text_only="image-free", num_templates=40)
+    free = len(QUESTION.image_free())
+    with pytest.raises(TemplateError, match=f"there are {free:,} of them; take {free:,} or fewer"):
+        run(tmp_path, [records[-1]] * (free + 1), text_only="image-free", num_templates=free + 1)
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(7.5e-3, 8), (1.5e-2, 15), (1e-4, 1)])
@@ -442,6 +515,45 @@ def test_command(tmp_path, capsys, monkeypatch):
     assert 'record 1 (id "bad")' in capsys.readouterr().err
     assert main(["augment", "in.json", "out.json", "--num-templates", "2", "--on-error", "skip"]) == 0
     assert "left out: 1 bad records" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["o.json", "o.manifest.json", "o.json.partial", "o.manifest.json.partial"])
+@pytest.mark.parametrize("link", [None, os.link, os.symlink])
+def test_the_input_is_never_written_to(tmp_path, name, link):
+    source = tmp_path / ("in.json" if link else name)
+    source.write_text(json.dumps([GOOD]))
+    if link:
+        link(source, tmp_path / name)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(TemplateError, match=re.escape(f"{tmp_path / name} is the input")):
+        augment(source, tmp_path / "o.json", Options(num_templates=1), progress=False)
+    assert json.loads(source.read_text()) == [GOOD]
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_stands_where_files_are_written(tmp_path):
+    source, foreign = tmp_path / "in.json", tmp_path / "foreign"
+    source.write_text(json.dumps([GOOD, {"id": "bad"}]))
+    foreign.write_text("mine")
+    os.symlink(foreign, tmp_path / "o.json.partial")
+    os.link(foreign, tmp_path / "o.manifest.json.partial")
+    augment(source, tmp_path / "o.json", Options(num_templates=1, on_error="skip"), progress=False)
+    assert foreign.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign", "in.json", "o.json", "o.manifest.json"]
+    # The names are looked at before the records, of which one is bad.
+    (tmp_path / "p.manifest.json").mkdir()
+    long = "x" * 250 + ".json"
+    for target, message in (("p.json", "p.manifest.json is a folder"), (long, "File name too long"), ("p", "p.jsonl")):
+        with pytest.raises(TemplateError, match=message):
+            augment(source, tmp_path / target, Options(num_templates=1), progress=False)
+
+
+def test_json_and_json_lines_have_manifests_of_their_own():
+    names = ["a/mix.json", "a/mix.jsonl", "a/mix.v2.json", "a/mix.v2.jsonl"]
+    assert [str(manifest_path(name)) for name in names] == [
+        *("a/mix.manifest.json", "a/mix.jsonl.manifest.json"),
+        *("a/mix.v2.manifest.json", "a/mix.v2.jsonl.manifest.json"),
+    ]
 
 
 def test_no_output_of_a_killed_run(tmp_path):

@@ -18,6 +18,8 @@ from lmms_eval_templates.training.collator import Collator
 from lmms_eval_templates.training.config import Config, load_config
 from lmms_eval_templates.training.dataset import Records, to_messages
 from lmms_eval_templates.training.finetune import finetune, main
+from lmms_eval_templates.training.lengths import _tokens_of_an_image
+from lmms_eval_templates.training.records import has_image
 from safetensors.torch import load_file
 from training_data import write_mix
 
@@ -138,6 +140,12 @@ def test_messages_form_gives_the_same():
     assert to_messages(record) == [user(IMAGE, text("What is it?")), {"role": "assistant", "content": [text("Cup")]}]
 
 
+def test_a_messages_field_of_another_kind_is_none_of_the_conversation():
+    record = {"messages": 5, "conversations": [{"from": "human", "value": "What is it?"}, LEARNT]}
+    assert to_messages(record) == [user(text("What is it?")), {"role": "assistant", "content": [text("Cup")]}]
+    assert not has_image(record)
+
+
 @pytest.fixture
 def mix(tmp_path, monkeypatch):
     """A working folder with mix.json and its images."""
@@ -177,6 +185,7 @@ def test_labels_are_the_assistants_words(mix, processor):
     kept = batch["labels"] != -100
     assert torch.equal(batch["input_ids"][kept], batch["labels"][kept])
     assert (batch["input_ids"] == processor.image_token_id).sum(dim=1).tolist() == [36, 36, 36, 0]
+    assert _tokens_of_an_image(processor) == 36
     assert batch["pixel_values"].shape[0] == 3
 
 
@@ -195,6 +204,16 @@ def test_a_template_that_ends_its_turns_itself(mix, processor):
     assert learnt(processor, batch) == [[*words, "<|im_end|>", "top", "left", "<|im_end|>"]]
 
 
+@pytest.mark.parametrize("words", ["red </s>", "red <unk>", "<|im_end|>"])
+def test_an_answer_that_spells_a_special_token_is_ended_all_the_same(processor, words):
+    plain = Collator(processor, 512)([conversation_item("What is it", words)])
+    assert learnt(processor, plain)[0][-2:] == [processor.tokenizer.tokenize(words)[-1], "</s>"]
+    processor.tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>", "<image>"]})
+    processor.chat_template = CHATML
+    closed = Collator(processor, 512)([conversation_item("What is it", words)])
+    assert learnt(processor, closed)[0] == [*processor.tokenizer.tokenize(words), "<|im_end|>"]
+
+
 def test_another_family_with_its_own_image_tokens(processor):
     """Qwen2-VL: an image has as many tokens as its size asks for, between two tokens of their own."""
     from PIL import Image
@@ -210,6 +229,7 @@ def test_another_family_with_its_own_image_tokens(processor):
     picture = Image.new("RGB", (112, 84))  # 4 x 3 patches of 28 pixels
     items = [conversation_item("What is it", "red", [picture, picture]), conversation_item("What is it", "red")]
     batch = Collator(qwen, 512)(items)
+    assert _tokens_of_an_image(qwen) == float("inf")  # it depends on the size; LLaVA's does not
     assert learnt(processor, batch) == [["red", "<|im_end|>"]] * 2
     assert (batch["input_ids"] == qwen.image_token_id).sum(dim=1).tolist() == [24, 0]
     padded = Collator(qwen, 512, image_in_every_batch=True)(items[1:])
@@ -392,6 +412,78 @@ def test_ctrl_c_saves(config):
     checkpoints = [int(path.parent.name.split("-")[1]) for path in Path("out").glob("checkpoint-*/complete.json")]
     assert f"'epoch': '{max(checkpoints) / 4:g}'" in Path("log.txt").read_text().rsplit("'loss'", 1)[1]
     assert not Path("out/adapter").exists()
+
+
+def test_images_that_cannot_be_read_are_treated_like_missing_ones(mix):
+    from PIL import Image
+
+    data = json.loads((mix / "mix.json").read_text())
+    whole, folder = mix / "images" / "drawn" / "8.png", mix / "images"
+    names = {"cut.png": 9, "cut.jpg": 10, "trailing.jpg": 12, "cut.webp": 13, "text.png": 14}
+    for name in names:
+        if not name.startswith("text"):
+            Image.open(whole).resize((300, 300)).rotate(9).save(folder / name)
+        if name.startswith("cut"):
+            (folder / name).write_bytes((folder / name).read_bytes()[:-100])
+    (folder / "text.png").write_text("no picture")
+    with (folder / "trailing.jpg").open("ab") as file:
+        file.write(b"\0\0")
+    for name, number in names.items():
+        data[number]["image"] = name
+    (mix / "mix.json").write_text(json.dumps(data))
+    with pytest.raises(TemplateError, match=r"4 image files .* cannot be read .*\n  cut.png \(cannot be read: .*"):
+        read(mix)
+    assert (mix / "missing.txt").read_text() == "cut.png\ncut.jpg\ncut.webp\ntext.png\n"
+    records = read(mix, "skip")
+    assert [line.split(" (")[0] for line in records.left_out] == [
+        f"record {number}: no image {name}" for name, number in names.items() if name != "trailing.jpg"
+    ]
+    assert [len(records[number]["images"]) for number in range(len(records))].count(1) == 8
+
+
+def test_records_that_max_length_spoils_are_found_before_training(config, capsys):
+    config = dataclasses.replace(config, max_length=60, dataloader_workers=2, epochs=1.0, save_steps=1)
+    data = json.loads(Path("mix.json").read_text())
+    question = {"from": "human", "value": "red " * 100}
+    data[11] = {"id": "long", "conversations": [question, LEARNT]}
+    data[13] = {"id": "shown", "image": data[13]["image"], "conversations": [question, LEARNT]}
+    Path("mix.json").write_text(json.dumps(data))
+    assert main([as_yaml(config)]) == 0
+    assert "2 records are left out, listed in out/left_out.txt" in capsys.readouterr().out
+    lines = Path("out/left_out.txt").read_text().splitlines()
+    assert [re.sub(r" at byte [\d,]+ of mix.json", "", line) for line in lines] == [
+        f"record {name!r}: no answer within max_length 60" for name in ("long", "shown")
+    ]
+    assert json.loads(Path("out/run.json").read_text())["records"] == 14
+    assert all(weight.isfinite().all() for weight in load_file("out/adapter/adapter_model.safetensors").values())
+    two = [data[0]["image"], data[1]["image"]]
+    data[12] = {"id": "two", "image": two, "conversations": [{"from": "human", "value": "red"}, LEARNT]}
+    Path("mix.json").write_text(json.dumps(data))
+    assert main(["c.yaml", "output=other"]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert re.search(r"error on rank 0: record 'two' at byte [\d,]+ of mix.json: its image tokens do not fit", error)
+    assert not list(Path("other").iterdir())
+    Path("mix.json").write_text(json.dumps([data[11]]))
+    assert main(["c.yaml", "output=other"]) == 2
+    assert "no record left to train on: no answer within max_length 60" in capsys.readouterr().err
+
+
+def test_an_error_in_a_data_worker_is_one_line(config, capsys, monkeypatch):
+    import importlib
+
+    module = importlib.import_module("lmms_eval_templates.training.finetune")
+    load = module.lora_model
+
+    def load_while_an_image_goes(*arguments):
+        Path("images/drawn/12.png").unlink()
+        return load(*arguments)
+
+    monkeypatch.setattr(module, "lora_model", load_while_an_image_goes)
+    assert main([as_yaml(config), "dataloader_workers=2"]) == 2
+    error = capsys.readouterr().err
+    (line,) = (line for line in error.splitlines() if "error on rank" in line)
+    assert "finetune: error on rank 0: cannot read image drawn/12.png in images: " in line
+    assert "Traceback" not in error
 
 
 def test_errors_of_the_command(config, capsys):

@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,33 @@ def test_what_cannot_be_merged(adapter, tiny_llava, tmp_path, capsys):
     with pytest.raises(TemplateError, match="give its place with --base"):
         merge(adapter, tmp_path / "m", base=str(tmp_path / "nowhere"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_adapter_of_another_model_is_refused(adapter, tiny_llava, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    other = shutil.copytree(adapter, tmp_path / "other")
+    weights = load_file(other / "adapter_model.safetensors")
+    half = {name: weight for name, weight in weights.items() if ".layers.1." not in name}
+    deeper = weights | {name.replace(".layers.1.", ".layers.2."): weight.clone() for name, weight in weights.items()}
+    for faulty, message in ((half, "lacks 14 weights, e.g. .*layers.1"), (deeper, "beyond the model's 14 .*layers.2")):
+        save_file(faulty, other / "adapter_model.safetensors")
+        with pytest.raises(TemplateError, match=message):
+            merge(other, tmp_path / "m")
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_a_failed_save_leaves_nothing(adapter, tiny_llava, tmp_path):
+    bare = shutil.copytree(tiny_llava, tmp_path / "bare")  # a base without its processor
+    for path in bare.iterdir():
+        if "processor" in path.name or "token" in path.name:
+            path.unlink()
+    with pytest.raises(TemplateError, match=f"cannot load the processor of {bare}"):
+        merge(adapter, tmp_path / "m", base=str(bare))
+    (tmp_path / "m").symlink_to("nowhere")  # a folder cannot take its place
+    with pytest.raises(TemplateError, match=f"cannot write {tmp_path / 'm'}"):
+        merge(adapter, tmp_path / "m")
+    assert {path.name for path in tmp_path.iterdir()} == {"bare", "m"}
 
 
 def test_evaluation_of_a_merged_model_on_its_in_domain_templates(adapter, lmms_eval, tmp_path):

@@ -27,6 +27,7 @@ from .rules import QUESTION_KINDS, kind_of, render, take_apart
 from .scan import Element, byte_length, scan
 
 _BAR_STEP = 4 << 20
+_LINE_ENDS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
 
 
 class _Progress:
@@ -59,33 +60,44 @@ def augment(source: str | Path, target: str | Path, options: Options, progress: 
         TemplateError: a record is bad, or there are fewer questions than templates. `target` is as it was.
     """
     source, target = Path(source), Path(target)
-    _check_paths(source, target)
-    with tqdm(total=2 * source.stat().st_size, unit="B", unit_scale=True, disable=not progress) as bar:
-        plan = _find_edits(source, options, bar)
-        pools = _deal(plan, options)
-        partial = [target.with_name(target.name + ".partial"), manifest_path(target)]
-        partial[1] = partial[1].with_name(partial[1].name + ".partial")
-        manifest = make_manifest(plan, pools, options)
+    results = (target, manifest_path(target))
+    partial = [path.with_name(path.name + ".partial") for path in results]
+    try:
+        _check_paths(source, target, [*results, *partial])
         try:
-            _write(source, partial[0], plan, pools, bar)
+            for path in partial:
+                path.unlink(missing_ok=True)  # of a run that was killed; it may be a link, so it is not written through
+                path.touch(exist_ok=False)
+            with tqdm(total=2 * source.stat().st_size, unit="B", unit_scale=True, disable=not progress) as bar:
+                plan = _find_edits(source, options, bar)
+                pools = _deal(plan, options)
+                manifest = make_manifest(plan, pools, options)
+                _write(source, partial[0], plan, pools, bar)
             partial[1].write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", "utf-8")
-            os.replace(partial[1], manifest_path(target))
+            os.replace(partial[1], results[1])
             os.replace(partial[0], target)
         finally:
             for path in partial:
                 path.unlink(missing_ok=True)
+    except OSError as error:
+        raise TemplateError(f"{error.filename or target}: {error.strerror or error}") from error
     return manifest
 
 
-def _check_paths(source: Path, target: Path) -> None:
+def _check_paths(source: Path, target: Path, written: Sequence[Path]) -> None:
     if not source.is_file():
         raise TemplateError(f"no file {source}")
     if not target.parent.is_dir():
         raise TemplateError(f"no folder {target.parent} to write {target.name} to")
     if target.is_dir():
         raise TemplateError(f"{target} is a folder; name a file, e.g. {target / 'mix_templates.json'}")
-    if target.exists() and target.samefile(source):
-        raise TemplateError(f"{target} is the input; write to another file")
+    if not target.suffix:
+        raise TemplateError(f"{target} has no ending; name it {target}.json or {target}.jsonl")
+    for path in written:
+        if path.is_dir():
+            raise TemplateError(f"{path} is a folder, and a file of that name is written; name another output")
+        if path.exists() and path.samefile(source):
+            raise TemplateError(f"{path} is the input, and a file of that name is written; name another output")
 
 
 def _find_edits(source: Path, options: Options, bar: tqdm) -> Plan:
@@ -171,22 +183,23 @@ def _question_place(turn: Turn) -> tuple[Place, str]:
 
 def _deal(plan: Plan, options: Options) -> list[Pool]:
     """The templates for records with an image, and for those without."""
-    count = options.num_templates
-    if count is None:
-        count = min(max(1, round((options.ratio or 0) * plan.records)), len(QUESTION))
     wanted = [plan.actions.count(pool) for pool in range(len(POOLS))]
     if not any(wanted):
         raise TemplateError(
             f"none of {plan.records:,} records has a question to put a template on; kinds of record: "
             f"{dict(plan.kinds)}; --all-instructions and --text-only image-free reach more"
         )
-    if 0 < wanted[0] < count:
-        raise TemplateError(
-            f"{count:,} templates for {wanted[0]:,} questions: each template must be used; take {wanted[0]:,} or fewer"
-        )
-    drawn = QUESTION.sample_indices(count if wanted[0] else 0, options.seed)
     space = QUESTION.image_free()
-    free_texts = space.sample(min(count, wanted[1], len(space)), options.seed)
+    counts = _template_counts(plan, options)
+    for what, count, number, most in zip(
+        ("questions", "questions in records without an image"), counts, wanted, (len(QUESTION), len(space)), strict=True
+    ):
+        if number and count > min(number, most):
+            fault = "each template must be used" if count > number else f"there are {most:,} of them"
+            fewer = sum(counts) * min(number, most) // count
+            raise TemplateError(f"{count:,} templates for {number:,} {what}: {fault}; take {fewer:,} or fewer in all")
+    drawn = QUESTION.sample_indices(counts[0] if wanted[0] else 0, options.seed)
+    free_texts = space.sample(counts[1] if wanted[1] else 0, options.seed)
     drawn_free = np.array([QUESTION.index(text) for text in free_texts], dtype=np.int64)
     return [
         Pool(
@@ -196,6 +209,14 @@ def _deal(plan: Plan, options: Options) -> list[Pool]:
         )
         for questions, number in zip((drawn, drawn_free), wanted, strict=True)
     ]
+
+
+def _template_counts(plan: Plan, options: Options) -> tuple[int, int]:
+    """Templates for records with an image, and for those without: shares by the number of records."""
+    count = options.num_templates or min(max(1, round((options.ratio or 0) * plan.records)), len(QUESTION))
+    free_records = plan.kinds["text-only"] if options.text_only == "image-free" else 0
+    free = round(count * free_records / plan.records)
+    return max(count - free, int(free_records < plan.records)), max(free, int(free_records > 0))
 
 
 def _write(source: Path, target: Path, plan: Plan, pools: Sequence[Pool], bar: tqdm) -> None:
@@ -228,11 +249,14 @@ def _copy(reader: BinaryIO, writer: BinaryIO, count: int) -> None:
 
 
 def _replaced(literal: bytes, question_template: str, choice_template: str) -> bytes:
-    """A JSON string with a template around the question in it, in ASCII if it was in ASCII."""
+    """A JSON string with a template around the question in it, in ASCII if it was in ASCII.
+
+    Characters that some readers of JSON Lines take for the end of a line are escaped.
+    """
     new = render(take_apart(scanstring(literal.decode(), 1)[0]), question_template, choice_template)
     if not literal.isascii():
         try:
-            return encode_basestring(new).encode()
+            return encode_basestring(new).translate(_LINE_ENDS).encode()
         except UnicodeEncodeError:  # half of a surrogate pair, written as \ud83d
             pass
     return encode_basestring_ascii(new).encode()

@@ -40,7 +40,8 @@ def conversation_text(processor: Any, messages: Sequence[dict[str, Any]]) -> tup
         text, done = text + head[len(done) :], head
         turn = written(number + 1, False)
         answer = turn[len(head) :].rstrip()
-        if not answer.endswith(tuple(tokenizer.all_special_tokens)):
+        said = "".join(part.get("text", "") for part in message["content"]).strip()
+        if not answer[answer.find(said) + len(said) :].endswith(tuple(tokenizer.all_special_tokens)):
             answer += tokenizer.eos_token
             after = ""
         else:

@@ -30,6 +30,7 @@ from .checkpoints import MarkComplete, StopOnSignal, newest_checkpoint, wait_for
 from .collator import Collator
 from .config import Config, load_config
 from .dataset import Records
+from .lengths import leave_out_unanswered
 
 # Two, because the newest may be half-written when the machine dies.
 _KEPT_CHECKPOINTS = 2
@@ -204,7 +205,7 @@ def finetune(config: Config) -> Path | None:
     Raises:
         TemplateError: settings, data or model cannot be used; nothing has been trained then.
     """
-    from transformers import AutoProcessor, Trainer, set_seed
+    from transformers import Trainer, set_seed
     from transformers.integrations import is_deepspeed_zero3_enabled
 
     ranks = _join_ranks(config)
@@ -215,6 +216,8 @@ def finetune(config: Config) -> Path | None:
     records = Records(
         config.data, config.image_folder, config.missing_images, output / "missing_images.txt", progress=first
     )
+    processor = _processor(config)
+    leave_out_unanswered(records, Collator(processor, config.max_length), progress=first)
     if first and records.left_out:
         (output / "left_out.txt").write_text("\n".join(records.left_out) + "\n", "utf-8")
         print(f"{len(records.left_out):,} records are left out, listed in {output / 'left_out.txt'}")
@@ -226,7 +229,6 @@ def finetune(config: Config) -> Path | None:
     set_seed(config.seed)
     zero3 = is_deepspeed_zero3_enabled()
     model = lora_model(config, zero3)
-    processor = AutoProcessor.from_pretrained(config.model)
     stop = StopOnSignal()
     trainer = Trainer(
         model=model,
@@ -242,10 +244,22 @@ def finetune(config: Config) -> Path | None:
         print(f"{len(records):,} records, {trained:,} LoRA weights, {ranks} devices")
     if first and checkpoint:
         print(f"going on from {checkpoint}")
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except TemplateError as error:  # a worker that reads data puts its traceback in front
+        raise TemplateError(str(error).rpartition("TemplateError: ")[2].strip()) from error
     if stop.stopped:
         return None
     return _save(trainer, processor, output)
+
+
+def _processor(config: Config) -> Any:
+    from transformers import AutoProcessor
+
+    try:
+        return AutoProcessor.from_pretrained(config.model)
+    except (OSError, ValueError) as error:
+        raise TemplateError(f"model: cannot load {config.model!r}: {error}") from error
 
 
 def _save(trainer: Any, processor: Any, output: Path) -> Path:

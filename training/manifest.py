@@ -24,7 +24,7 @@ class AugmentSignature:
 
     Attributes:
         input: first 12 digits of the SHA-256 of the input file.
-        templates: how many were drawn.
+        templates: how many distinct ones were drawn.
         space_hash: first 12 digits of the SHA-256 of the template space.
         seed, turns, text_only, all_instructions, on_error: see `Options`.
         version: of this package.
@@ -45,17 +45,19 @@ class AugmentSignature:
 
 
 def manifest_path(target: str | Path) -> Path:
-    """`mix.json` -> `mix.manifest.json`."""
-    return Path(target).with_suffix(".manifest.json")
+    """`mix.json` -> `mix.manifest.json`, `mix.jsonl` -> `mix.jsonl.manifest.json`."""
+    target = Path(target)
+    return target.with_name((target.stem if target.suffix == ".json" else target.name) + ".manifest.json")
 
 
 def make_manifest(plan: Plan, pools: Sequence[Pool], options: Options) -> dict[str, Any]:
     """The manifest.
 
-    Its `templates` are whole templates, question and choices, that `TM_TEMPLATES` can read: the first 100 drawn.
+    `num_templates` are the distinct question templates of both pools together, `ratio` those to the records. Its
+    `templates` are whole templates, question and choices, that `TM_TEMPLATES` can read: the first 100 drawn.
     """
     main = pools[0] if len(pools[0].question) else pools[1]
-    num_templates = len(main.question)
+    num_templates = len({index for pool in pools for index in pool.question.tolist()})
     digest = plan.digest.hexdigest()
     signature = AugmentSignature(
         input=digest[:12],
@@ -81,6 +83,10 @@ def make_manifest(plan: Plan, pools: Sequence[Pool], options: Options) -> dict[s
         "records": plan.records,
         "changed_records": plan.changed_records,
         "changed_turns": sum(len(pool.dealt) for pool in pools),
+        "pools": {
+            name: {"templates": len(pool.question), "changed_turns": len(pool.dealt)}
+            for name, pool in zip(POOLS, pools, strict=True)
+        },
         "kinds": dict(sorted(plan.kinds.items())),
         "bad_records": plan.bad,
         "templates": [question + "\n" + choice for question, choice in main.texts[:_EVALUATED]],

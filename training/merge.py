@@ -43,15 +43,29 @@ def merge(adapter: str | Path, target: str | Path, base: str | None = None) -> P
     except (OSError, ValueError) as error:
         raise TemplateError(f"cannot load the base model {base!r}: {error}\ngive its place with --base") from error
     try:
-        merged = PeftModel.from_pretrained(model, adapter).merge_and_unload(safe_merge=True)
+        loaded = PeftModel.from_pretrained(model, adapter)
+        keys = loaded.load_adapter(str(adapter), "default")  # a second time, for what it returns
+        for what, names in (("lacks", keys.missing_keys), ("has beyond the model's", keys.unexpected_keys)):
+            if names:
+                raise RuntimeError(f"it {what} {len(names):,} weights, e.g. {names[0]}")
+        merged = loaded.merge_and_unload(safe_merge=True)
     except (RuntimeError, ValueError) as error:
         raise TemplateError(f"{adapter} does not fit {base}: {error}") from error
     source = adapter if (adapter / "processor_config.json").is_file() else base
+    try:
+        processor = AutoProcessor.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise TemplateError(f"cannot load the processor of {source}: {error}") from error
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    merged.save_pretrained(partial)
-    AutoProcessor.from_pretrained(source).save_pretrained(partial)
-    os.replace(partial, target)
+    try:
+        merged.save_pretrained(partial)
+        processor.save_pretrained(partial)
+        os.replace(partial, target)
+    except OSError as error:
+        raise TemplateError(f"cannot write {target}: {error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return target
 
 

@@ -17,7 +17,9 @@ from lmms_eval_templates.sets import TemplateError
 from .scan import DECODER, SPACE
 
 IMAGE_MARK = "<image>"
-_KEYS = {key: re.compile(rf'"{key}"[ \t\n\r]*:[ \t\n\r]*') for key in ("value", "content", "text")}
+# The look-behind comes last, because the search is faster where a pattern begins with plain text.
+_KEYS = {key: re.compile(rf'"{key}"(?<!\\"{key}")[ \t\n\r]*:[ \t\n\r]*') for key in ("value", "content", "text")}
+_ESCAPED_LETTERS = (r"\u006", r"\u007")  # a to z; a key can be spelled with them
 _ROLES = {
     **{"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"},
     **{name: name for name in ("system", "tool", "observation", "function_call")},
@@ -59,7 +61,7 @@ class Conversation:
     def __init__(self, record: Any):
         if not isinstance(record, dict):
             raise RecordError(f"not an object but {json.dumps(record)[:60]}")
-        key = next((name for name in ("conversations", "messages") if name in record), None)
+        key = _turns_key(record)
         if key is None:
             raise RecordError(f"no conversations: it has {', '.join(map(repr, record)) or 'no keys'}")
         self.key, self._raw = key, record[key]
@@ -88,6 +90,19 @@ class Conversation:
     def paths(self, key: str) -> list[Path]:
         """Path of every text that stands under `key`, in order."""
         return [path for turn in self.turns() for path, _ in turn.places if path[-1] == key]
+
+
+def _turns_key(record: dict) -> str | None:
+    return next((name for name in ("conversations", "messages") if name in record), None)
+
+
+def _image_parts(record: dict) -> Iterator[dict]:
+    """The images among the content parts of a record that is a `Conversation`."""
+    for turn in record[_turns_key(record)]:
+        content = turn.get("value" if "from" in turn else "content")
+        for part in content if isinstance(content, list) else ():
+            if part["type"] in ("image", "image_url"):
+                yield part
 
 
 def _turn(turn: Any, key: str, number: int) -> Turn:
@@ -128,12 +143,9 @@ def image_names(record: dict) -> list[str]:
     for key in ("image", "images"):
         value = record.get(key)
         names += value if isinstance(value, list) else [value]
-    for turn in record.get("messages") or record.get("conversations") or ():
-        content = turn.get("content", turn.get("value"))
-        for part in content if isinstance(content, list) else ():
-            if part.get("type") in ("image", "image_url"):
-                value = part.get("image", part.get("path", part.get("url", part.get("image_url"))))
-                names.append(value.get("url") if isinstance(value, dict) else value)
+    for part in _image_parts(record):
+        value = part.get("image", part.get("path", part.get("url", part.get("image_url"))))
+        names.append(value.get("url") if isinstance(value, dict) else value)
     return [name.get("path", "") if isinstance(name, dict) else str(name) for name in names if name]
 
 
@@ -141,11 +153,7 @@ def has_image(record: dict) -> bool:
     """Whether a record comes with an image, also one whose file is named elsewhere."""
     if record.get("image") or record.get("images"):
         return True
-    return any(
-        isinstance(part, dict) and part.get("type") in ("image", "image_url")
-        for turn in record.get("messages") or record.get("conversations") or ()
-        for part in (turn.get("content") if isinstance(turn.get("content"), list) else ())
-    )
+    return any(True for _ in _image_parts(record))
 
 
 def find_strings(raw: str, places: Sequence[Place], conversation: Conversation) -> list[tuple[int, int]]:
@@ -162,20 +170,17 @@ def find_strings(raw: str, places: Sequence[Place], conversation: Conversation) 
     # A quoted key before a colon cannot stand inside a string. So if there are as many as turns have such places, these
     # are they, in order; otherwise the record has that key elsewhere too, and is walked through.
     starts: dict[Path, int] = {}
-    for key in {str(path[-1]) for path, _ in places}:
+    plain_keys = not any(escape in raw for escape in _ESCAPED_LETTERS)
+    for key in {str(path[-1]) for path, _ in places} if plain_keys else ():
         found = [match.end() for match in _KEYS[key].finditer(raw)]
         if conversation.plain and len(found) == len(conversation):
             starts = {path: found[int(path[1])] for path, _ in places}
         elif len(found) == len(paths := conversation.paths(key)):
             starts.update(zip(paths, found, strict=True))
     spans = []
-    for path, text in places:
+    for path, _ in places:
         start = starts[path] if path in starts else _walk(raw, path)
-        there, end = scanstring(raw, start + 1)
-        if there != text:  # a key was written with an escape
-            start = _walk(raw, path)
-            end = scanstring(raw, start + 1)[1]
-        spans.append((start, end))
+        spans.append((start, scanstring(raw, start + 1)[1]))
     return spans
 
 

@@ -38,13 +38,18 @@ _REGION = re.compile(
 _OCR_LINE = re.compile(r"^\s*Reference OCR token:.*$", re.M)
 
 _CHOICE_LINE = re.compile(r"[ \t]*(?:\((?P<round>[A-Za-z])\)|(?P<plain>[A-Za-z])[.):])[ \t]*(?=\S)")
-_CHOICES_IN_LINE = re.compile(r"\([Aa]\) ?\S.*? \([Bb]\) ?\S.*")
+# Behind the end of a question or of a label: "Is panel (a) or (b) darker" offers nothing to choose from.
+_CHOICES_IN_LINE = re.compile(r"(?<=[?:.？：。])\s*(?P<choices>\([Aa]\) ?\S[^?\n]*? \([Bb]\) ?\S[^\n]*)")
+_FORMAT_IN_LINE = re.compile(
+    r"(?<=[^\s)])\s+(?=(?:Please |please |Kindly )?(?:(?:[Aa]nswer|[Rr]espond|[Rr]eply|[Cc]hoose|[Ss]elect) "
+    r"(?:with|using|by|in|only|just|directly|the|from|one)\b|Answer:$))"
+)
 _SECOND_CHOICE = re.compile(r"\n[ \t]*\(?[Bb][.):]|\([Bb]\)")
 _CHOICES_LABEL = re.compile(r"(?:^|(?<=\s))(?:answer )?(?:options|choices):\s*$", re.I)
 
 
 class Instruction(NamedTuple):
-    """A human turn taken apart. Joined again, only the white space before choices is lost.
+    """A human turn taken apart. Joined again, only white space and a label ("Options:") before choices are lost.
 
     Attributes:
         before: image marks and white space in front.
@@ -74,9 +79,10 @@ def take_apart(text: str) -> Instruction:
         core = core.removesuffix(IMAGE_MARK).rstrip()
     before, after = text[: len(text) - len(inner)], inner[len(core) :]
     if span := _choices_span(core):
-        question = core[: span[0]].rstrip()
+        begin, end = span
+        question = _CHOICES_LABEL.sub("", core[:begin]).rstrip()
         if question:
-            return Instruction(before, question, core[slice(*span)], core[span[1] :] + after)
+            return Instruction(before, question, core[begin:end], core[end:] + after)
     return Instruction(before, core, None, after)
 
 
@@ -97,7 +103,7 @@ def kind_of(instruction: Instruction) -> str:
 
 
 def _choices_span(core: str) -> tuple[int, int] | None:
-    """Where the choices stand: lines "A. cat", "B. dog" or a line's end "(A) cat (B) dog", with a label in front."""
+    """Where the choices stand: lines "A. cat", "B. dog", also with other lines between them, or "(A) cat (B) dog"."""
     if not _SECOND_CHOICE.search(core):
         return None
     run: list[tuple[int, int]] = []
@@ -105,20 +111,22 @@ def _choices_span(core: str) -> tuple[int, int] | None:
     for line in core.split("\n"):
         here = (offset, offset + len(line))
         offset += len(line) + 1
-        if _letter(line) == len(run):
+        letter = _letter(line)
+        if letter == len(run):
             run.append(here)
-        elif len(run) >= 2:
-            break
-        else:
-            run = [here] if _letter(line) == 0 else []
+        elif letter == 0:
+            if len(run) >= 2:
+                break
+            run = [here]
     if len(run) >= 2:
-        begin, end = run[0][0], run[-1][1]
-    elif in_line := _CHOICES_IN_LINE.search(core):
-        begin, end = in_line.span()
-    else:
-        return None
-    label = _CHOICES_LABEL.search(core[:begin])
-    return (label.start() if label else begin), end
+        return run[0][0], run[-1][1]
+    if in_line := _CHOICES_IN_LINE.search(core):
+        begin, end = in_line.span("choices")
+        if told := _FORMAT_IN_LINE.search(core, begin, end):
+            end = told.start()
+        if "?" not in core[begin:end]:
+            return begin, end
+    return None
 
 
 def _letter(line: str) -> int | None:

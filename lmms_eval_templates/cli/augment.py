@@ -11,7 +11,7 @@ EXAMPLE = "lmms-eval-templates augment llava_v1_5_mix665k.json mix_templates.jso
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", metavar="IN", help="a JSON array of records, or a record a line")
-    parser.add_argument("output", metavar="OUT", help="same form; a manifest OUT.manifest.json goes beside it")
+    parser.add_argument("output", metavar="OUT", help="same form, .json or .jsonl; the manifest goes beside it")
     size = parser.add_mutually_exclusive_group(required=True)
     size.add_argument("--num-templates", type=int, metavar="N", help="the paper takes 100, 1000, 5000, 10000, 15000")
     size.add_argument("--ratio", type=float, help="templates to records, e.g. 7.5e-3")
