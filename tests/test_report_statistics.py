@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from lmms_eval_templates.metrics import Cell, Matrix, build_matrix, item_consistency, null_extremes
+from lmms_eval_templates.metrics import Cell, Matrix, accuracy_metrics, build_matrix, item_consistency, null_extremes
 from lmms_eval_templates.reports.layouts import table1, table2
 from lmms_eval_templates.reports.paper import paper_scores
 from lmms_eval_templates.reports.statistics import (
@@ -97,6 +97,23 @@ def test_ranking_agreement_counts_ties():
     # Pairs: a-b reversed, a-c tied in the second, b-c tied in the first: (0 - 1) / sqrt(2 x 2).
     assert agreement.tau == pytest.approx(-0.5)
     assert agreement.reversed_pairs == (("a", "b"),)
+
+
+def test_models_with_as_many_right_answers_are_ties():
+    """Their means differ in the last bits, as do the sums over items."""
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        a = random.random((30, 100)) < 0.5
+        b = random.permutation(a.ravel()).reshape(a.shape)
+        x, y = (accuracy_metrics(m)["tm_avg"] for m in (a, b))
+        ordered = [("a", a), ("b", b)] if (a.mean(axis=1) - b.mean(axis=1)).mean() < 0 else [("b", b), ("a", a)]
+        if x != y and (ordered[0][1].mean(axis=1) - ordered[1][1].mean(axis=1)).mean() < 0:
+            break
+    agreement = ranking_agreement({"a": y, "b": x, "c": 0.0}, {"a": x, "b": y, "c": 0.0})
+    assert agreement.reversed_pairs == ()
+    assert agreement.tau == pytest.approx(1)
+    (pair,) = compare_all({name: [("x", matrix(m))] for name, m in ordered}, seed=0)
+    assert (pair.better, pair.difference) == (ordered[0][0], 0)
 
 
 def test_the_interval_of_avg_is_that_of_scipys_bootstrap():

@@ -16,6 +16,7 @@ RESAMPLES = 1000
 _TAIL = 0.025  # of a 95% interval
 _FLIP_BATCH = 1000
 _FLIPS = 10 * _FLIP_BATCH
+_DIGITS = 9  # to which means are compared: equal numbers of right answers may differ in the last bits of their means
 
 
 class Estimate(NamedTuple):
@@ -145,7 +146,7 @@ def mean_metric(analyses: Iterable[Analysis], name: str) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two models on the same items and templates; `better` has the higher average.
+    """Two models on the same items and templates; `better` has the higher average, or is the first of equals.
 
     Attributes:
         difference: of the averages in percent, 0 or more.
@@ -185,7 +186,7 @@ def compare_all(runs: Mapping[str, Sequence[tuple[str, Matrix]]], seed: int) -> 
         counts, items = correct.sum(axis=1), correct.mean(axis=2)
         differences[benchmark] = differences.get(benchmark, 0) + items[left] - items[right]
         signs.append(np.sign(counts[left] - counts[right]))
-    mean = sum(d.mean(axis=1) for d in differences.values()) / len(signs)
+    mean = np.round(sum(d.mean(axis=1) for d in differences.values()) / len(signs), _DIGITS)
     p_values = _sign_flip_p_values(differences, seed)
     adjusted = holm(p_values)
     ahead = np.concatenate(signs, axis=1) * np.where(mean < 0, -1, 1)[:, None]
@@ -248,6 +249,7 @@ def ranking_agreement(first: Mapping[str, float], second: Mapping[str, float]) -
     from scipy.stats import kendalltau
 
     models = list(first)
+    first, second = ({model: round(ranking[model], _DIGITS) for model in models} for ranking in (first, second))
     reversed_pairs = tuple(
         (a, b) if first[a] > first[b] else (b, a)
         for a, b in combinations(models, 2)
