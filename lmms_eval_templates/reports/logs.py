@@ -25,6 +25,12 @@ class LogError(TemplateError):
     """A run's files cannot be used."""
 
 
+def benchmark_of(task: str) -> str:
+    """ "blink" for blink_tm_complex."""
+    match = _TASK.fullmatch(task)
+    return match["benchmark"] if match else task
+
+
 @dataclass(frozen=True)
 class Header:
     """What a results file says about one task.
@@ -61,9 +67,7 @@ class Header:
 
     @property
     def benchmark(self) -> str:
-        """ "blink" for blink_tm_complex."""
-        match = _TASK.fullmatch(self.task)
-        return match["benchmark"] if match else self.task
+        return benchmark_of(self.task)
 
     @property
     def setting(self) -> str:
