@@ -139,6 +139,35 @@ def test_resamples_draw_items_uniformly_and_with_replacement():
     assert (counts != resample_counts(50, "blink", seed=1)).any()
 
 
+@pytest.mark.parametrize(
+    ("items", "shares"), [(30, [0.6, 0.5, 0.5]), (100, [0.55, 0.5, 0.5]), (100, [0.99, 0.99, 0.98])]
+)
+def test_the_interval_of_max_min_covers_the_truth_where_templates_mostly_agree(items, shares):
+    """Few items, or none, tell the best template from the worst; what one template gets right, so does a better one."""
+    random = np.random.default_rng(0)
+    covered = 0
+    for _ in range(60):
+        estimate = analyse(matrix(random.random((items, 1)) < np.array(shares)), "blink", seed=0).max_min
+        covered += estimate.low <= 100 * np.ptp(shares) <= estimate.high
+    assert covered >= 54
+
+
+@pytest.mark.parametrize("right", [0, 30])
+def test_intervals_where_no_item_differs_are_wilsons(right):
+    analysis = analyse(matrix(np.full((30, 5), right > 0)), "blink", seed=0)
+    for estimate, count in ((analysis.avg, right), (analysis.max_min, 0), (overall([analysis] * 2).avg, right)):
+        expected = scipy.stats.binomtest(count, 30).proportion_ci(method="wilson")
+        assert estimate == pytest.approx((100 * count / 30, 100 * expected.low, 100 * expected.high))
+
+
+def test_one_item_has_no_interval_and_one_template_no_spread():
+    one = analyse(matrix([[True, False]]), "blink", seed=0)
+    assert one.avg.value == 50
+    assert np.isnan([one.avg.low, one.avg.high, one.max_min.low, one.max_min.high]).all()
+    assert np.isnan(overall([one]).avg.low)
+    assert analyse(matrix([[True], [False]]), "blink", seed=0).max_min == (0, 0, 0)
+
+
 @pytest.mark.parametrize(("spread", "templates"), [(0.0, 25), (1.5, 25), (1.5, 2)])
 def test_the_interval_of_max_min_covers_the_truth(spread, templates):
     """The percentile interval would cover a true Max-Min of 0 never: every resample shows one above 0."""

@@ -196,6 +196,30 @@ def test_only_one_model_can_be_submitted(logs, tmp_path, capsys):
     assert json.loads(output.read_text())["hardware"] == "abacus"
 
 
+def test_a_run_of_one_item_is_reported_without_intervals_and_not_submitted(logs, tmp_path, capsys):
+    folder = Path(shutil.copytree(logs / "steady", tmp_path / "steady"))
+    path, log = results_file(folder), samples_file(folder, "simple")
+    lines = log.read_text().splitlines(keepends=True)
+    item = json.loads(lines[0])["tm_avg"]["item"]
+    kept = [line for line in lines if json.loads(line)["tm_avg"]["item"] == item]
+    log.write_text("".join(kept))
+    results = json.loads(path.read_text())
+    results["configs"] = {"demo_tm_simple": results["configs"]["demo_tm_simple"]}
+    metadata = results["configs"]["demo_tm_simple"]["metadata"]
+    metadata["signature"] = metadata["signature"].replace(f"|items:{ITEMS}|", "|items:1|")
+    scores = results["results"]["demo_tm_simple"]
+    right = 100.0 * json.loads(kept[0])["tm_avg"]["correct"]  # steady answers alike with every template
+    scores |= {"tm_avg,none": right, "tm_best,none": right, "tm_worst,none": right}
+    path.write_text(json.dumps(results))
+    assert main(["report", f"steady={folder}", "-o", str(tmp_path / "report")]) == 0
+    assert "demo with the simple templates: 1 items are too few" in capsys.readouterr().out
+    with (tmp_path / "report" / "statistics.csv").open(newline="") as rows:
+        (row,) = csv.DictReader(rows)
+    assert (float(row["Avg. mean"]), row["Avg. low"], row["Avg. high"]) == (right, "", "")
+    assert main(["submit", f"steady={folder}", "-o", str(tmp_path / "submission.json")]) == 2
+    assert "a run of one item has no interval" in capsys.readouterr().err
+
+
 def test_unknown_hardware_must_be_named(logs, tmp_path, capsys):
     folder = Path(shutil.copytree(logs / "steady", tmp_path / "steady"))
     path = results_file(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -14,13 +15,14 @@ from ..rng import random_bits
 
 RESAMPLES = 1000
 _TAIL = 0.025  # of a 95% interval
+_Z = 1.959964  # the normal distribution's quantile at 1 - _TAIL
 _FLIP_BATCH = 1000
 _FLIPS = 10 * _FLIP_BATCH
 _DIGITS = 9  # to which means are compared: equal numbers of right answers may differ in the last bits of their means
 
 
 class Estimate(NamedTuple):
-    """A figure in percent with its 95% interval."""
+    """A figure in percent with its 95% interval, whose ends are nan where a single item was asked about."""
 
     value: float
     low: float
@@ -70,8 +72,10 @@ def analyse(matrix: Matrix, benchmark: str, seed: int) -> Analysis:
     The interval of Avg. is the percentile interval of the bootstrap over items. That of Max-Min is not: the best and
     the worst of many templates are partly luck, resampling adds to it, and the percentile interval then lies above the
     true value, nearly always so with 100 templates. Its lower end takes away the range that 97.5% of resamples show
-    around the measured accuracies; its upper end is that of the measured best minus the measured worst template, which
-    holds because picking those two can only overstate the true Max-Min.
+    around the measured accuracies; its upper end is the percentile end of the measured best minus the measured worst
+    template, two fixed templates, which holds because picking those two can only overstate the true Max-Min.
+
+    Resamples of items that are all alike do not differ, though other items would: there the ends are Wilson's.
     """
     extremes = null_extremes(matrix.correct, seed)
     accuracies = template_accuracies(matrix.correct)
@@ -84,8 +88,12 @@ def analyse(matrix: Matrix, benchmark: str, seed: int) -> Analysis:
     low, high = np.quantile(extremes[:, 0], _TAIL), np.quantile(extremes[:, 1], 1 - _TAIL)
     return Analysis(
         metrics=metrics,
-        avg=_avg_interval(metrics["tm_avg"], resampled),
-        max_min=_max_min_interval(metrics["tm_max_min"], resampled),
+        avg=_avg_interval(metrics["tm_avg"], resampled, _wilson(metrics["tm_avg"], num_items)),
+        max_min=_max_min_interval(
+            metrics["tm_max_min"],
+            resampled,
+            _wilson(metrics["tm_max_min"], num_items) if len(accuracies) > 1 else (0.0, 0.0),
+        ),
         accuracies=accuracies,
         null_range=(float(100 * low / num_items), float(100 * high / num_items)),
         null=max_min(extremes, num_items),
@@ -93,14 +101,33 @@ def analyse(matrix: Matrix, benchmark: str, seed: int) -> Analysis:
     )
 
 
-def _avg_interval(value: float, resampled: np.ndarray) -> Estimate:
+Ends = tuple[float, float]  # of an interval
+
+
+def _wilson(value: float, num_items: int) -> Ends:
+    """Wilson's 95% interval of a share in percent (Wilson 1927), or nan for one item."""
+    if num_items == 1:
+        return math.nan, math.nan
+    share, weight = value / 100, _Z**2 / num_items
+    half = math.sqrt(weight * share * (1 - share) + weight**2 / 4)
+    middle = share + weight / 2
+    return 100 * (middle - half) / (1 + weight), 100 * (middle + half) / (1 + weight)
+
+
+def _avg_interval(value: float, resampled: np.ndarray, otherwise: Ends) -> Estimate:
+    """`otherwise` holds the ends where resamples do not differ."""
+    if np.ptp(resampled[:, 0]) < 10.0**-_DIGITS:
+        return Estimate(value, *otherwise)
     low, high = np.quantile(resampled[:, 0], [_TAIL, 1 - _TAIL])
     return Estimate(value, float(value + low), float(value + high))
 
 
-def _max_min_interval(value: float, resampled: np.ndarray) -> Estimate:
-    low = max(0.0, value - np.quantile(resampled[:, 1], 1 - _TAIL))
-    high = min(100.0, value - np.quantile(resampled[:, 2], _TAIL))
+def _max_min_interval(value: float, resampled: np.ndarray, otherwise: Ends) -> Estimate:
+    """`otherwise` bounds the interval where no item tells the best from the worst template."""
+    low = max(0.0, value - float(np.quantile(resampled[:, 1], 1 - _TAIL)))
+    high = min(100.0, value + float(np.quantile(resampled[:, 2], 1 - _TAIL)))
+    if np.ptp(resampled[:, 2]) < 10.0**-_DIGITS:
+        low, high = np.minimum(low, otherwise[0]), np.maximum(high, otherwise[1])  # of nan they make nan
     return Estimate(value, float(low), float(high))
 
 
@@ -131,12 +158,17 @@ def overall(analyses: Sequence[Analysis]) -> Overall:
     null = np.mean([np.roll(a.null, 67 * number) for number, a in enumerate(analyses)], axis=0)
     measured = mean_metric(analyses, "tm_max_min")
     return Overall(
-        avg=_avg_interval(mean_metric(analyses, "tm_avg"), resampled),
-        max_min=_max_min_interval(measured, resampled),
+        avg=_avg_interval(mean_metric(analyses, "tm_avg"), resampled, _mean_ends([a.avg for a in analyses])),
+        max_min=_max_min_interval(measured, resampled, _mean_ends([a.max_min for a in analyses])),
         worst=mean_metric(analyses, "tm_worst"),
         null_max_min=float(null.mean()),
         p_value=p_value(measured, null),
     )
+
+
+def _mean_ends(estimates: Sequence[Estimate]) -> Ends:
+    low, high = np.mean([(estimate.low, estimate.high) for estimate in estimates], axis=0)
+    return float(low), float(high)
 
 
 def mean_metric(analyses: Iterable[Analysis], name: str) -> float:

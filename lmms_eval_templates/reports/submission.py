@@ -61,7 +61,7 @@ def build_submission(summary: Summary, hardware: str = "") -> dict[str, Any]:
         hardware: what the runs ran on, where the logs do not say.
 
     Raises:
-        TemplateError: there are several models, or the hardware is unknown.
+        TemplateError: there are several models, a run has one item, or the hardware is unknown.
     """
     if len(summary.models) != 1:
         raise TemplateError(
@@ -69,6 +69,8 @@ def build_submission(summary: Summary, hardware: str = "") -> dict[str, Any]:
         )
     (model,) = summary.models
     runs = list(summary.runs[model].values())
+    if any(len(run.matrix.items) == 1 for run in runs):
+        raise TemplateError("a run of one item has no interval and cannot be submitted: ask about more, with TM_ITEMS")
     known = sorted({run.header.environment.get("hardware", "") for run in runs} - {""})
     if not hardware and not known:
         raise TemplateError("the logs do not say what hardware the runs ran on; name it with --hardware")
