@@ -97,6 +97,8 @@ def test_ranking_agreement_counts_ties():
     # Pairs: a-b reversed, a-c tied in the second, b-c tied in the first: (0 - 1) / sqrt(2 x 2).
     assert agreement.tau == pytest.approx(-0.5)
     assert agreement.reversed_pairs == (("a", "b"),)
+    assert agreement.tied_first == (("b", "c"),)
+    assert agreement.tied_second == (("a", "c"),)
 
 
 def test_models_with_as_many_right_answers_are_ties():

@@ -270,10 +270,14 @@ class Agreement:
     Attributes:
         tau: Kendall's tau-b, or nan where a ranking is all ties.
         reversed_pairs: (ahead by the first set, ahead by the second).
+        tied_first: (ahead by the second set, the other), of pairs that are equal by the first.
+        tied_second: (ahead by the first set, the other), of pairs that are equal by the second.
     """
 
     tau: float
     reversed_pairs: tuple[tuple[str, str], ...]
+    tied_first: tuple[tuple[str, str], ...]
+    tied_second: tuple[tuple[str, str], ...]
 
 
 def ranking_agreement(first: Mapping[str, float], second: Mapping[str, float]) -> Agreement:
@@ -282,10 +286,11 @@ def ranking_agreement(first: Mapping[str, float], second: Mapping[str, float]) -
 
     models = list(first)
     first, second = ({model: round(ranking[model], _DIGITS) for model in models} for ranking in (first, second))
-    reversed_pairs = tuple(
-        (a, b) if first[a] > first[b] else (b, a)
-        for a, b in combinations(models, 2)
-        if (first[a] - first[b]) * (second[a] - second[b]) < 0
-    )
+
+    def pairs(ranking: Mapping[str, float], other: Mapping[str, float], sign: int) -> tuple[tuple[str, str], ...]:
+        """Pairs (ahead, behind) of a ranking that the other orders so: 0 equal, -1 the other way round."""
+        ordered = ((a, b) if ranking[a] > ranking[b] else (b, a) for a, b in combinations(models, 2))
+        return tuple((a, b) for a, b in ordered if ranking[a] > ranking[b] and np.sign(other[a] - other[b]) == sign)
+
     tau = kendalltau([first[m] for m in models], [second[m] for m in models]).statistic
-    return Agreement(float(tau), reversed_pairs)
+    return Agreement(float(tau), pairs(first, second, -1), pairs(second, first, 0), pairs(first, second, 0))
