@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from lmms_eval_templates.metrics import Cell, Matrix, build_matrix, item_consistency, null_extremes
+from lmms_eval_templates.metrics import Cell, Matrix, accuracy_metrics, build_matrix, item_consistency, null_extremes
 from lmms_eval_templates.reports.layouts import table1, table2
 from lmms_eval_templates.reports.paper import paper_scores
 from lmms_eval_templates.reports.statistics import (
@@ -97,6 +97,25 @@ def test_ranking_agreement_counts_ties():
     # Pairs: a-b reversed, a-c tied in the second, b-c tied in the first: (0 - 1) / sqrt(2 x 2).
     assert agreement.tau == pytest.approx(-0.5)
     assert agreement.reversed_pairs == (("a", "b"),)
+    assert agreement.tied_first == (("b", "c"),)
+    assert agreement.tied_second == (("a", "c"),)
+
+
+def test_models_with_as_many_right_answers_are_ties():
+    """Their means differ in the last bits, as do the sums over items."""
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        a = random.random((30, 100)) < 0.5
+        b = random.permutation(a.ravel()).reshape(a.shape)
+        x, y = (accuracy_metrics(m)["tm_avg"] for m in (a, b))
+        ordered = [("a", a), ("b", b)] if (a.mean(axis=1) - b.mean(axis=1)).mean() < 0 else [("b", b), ("a", a)]
+        if x != y and (ordered[0][1].mean(axis=1) - ordered[1][1].mean(axis=1)).mean() < 0:
+            break
+    agreement = ranking_agreement({"a": y, "b": x, "c": 0.0}, {"a": x, "b": y, "c": 0.0})
+    assert agreement.reversed_pairs == ()
+    assert agreement.tau == pytest.approx(1)
+    (pair,) = compare_all({name: [("x", matrix(m))] for name, m in ordered}, seed=0)
+    assert (pair.better, pair.difference) == (ordered[0][0], 0)
 
 
 def test_the_interval_of_avg_is_that_of_scipys_bootstrap():
@@ -120,6 +139,35 @@ def test_resamples_draw_items_uniformly_and_with_replacement():
     assert p > 0.001
     assert (counts == resample_counts(50, "blink", seed=0)).all()
     assert (counts != resample_counts(50, "blink", seed=1)).any()
+
+
+@pytest.mark.parametrize(
+    ("items", "shares"), [(30, [0.6, 0.5, 0.5]), (100, [0.55, 0.5, 0.5]), (100, [0.99, 0.99, 0.98])]
+)
+def test_the_interval_of_max_min_covers_the_truth_where_templates_mostly_agree(items, shares):
+    """Few items, or none, tell the best template from the worst; what one template gets right, so does a better one."""
+    random = np.random.default_rng(0)
+    covered = 0
+    for _ in range(60):
+        estimate = analyse(matrix(random.random((items, 1)) < np.array(shares)), "blink", seed=0).max_min
+        covered += estimate.low <= 100 * np.ptp(shares) <= estimate.high
+    assert covered >= 54
+
+
+@pytest.mark.parametrize("right", [0, 30])
+def test_intervals_where_no_item_differs_are_wilsons(right):
+    analysis = analyse(matrix(np.full((30, 5), right > 0)), "blink", seed=0)
+    for estimate, count in ((analysis.avg, right), (analysis.max_min, 0), (overall([analysis] * 2).avg, right)):
+        expected = scipy.stats.binomtest(count, 30).proportion_ci(method="wilson")
+        assert estimate == pytest.approx((100 * count / 30, 100 * expected.low, 100 * expected.high))
+
+
+def test_one_item_has_no_interval_and_one_template_no_spread():
+    one = analyse(matrix([[True, False]]), "blink", seed=0)
+    assert one.avg.value == 50
+    assert np.isnan([one.avg.low, one.avg.high, one.max_min.low, one.max_min.high]).all()
+    assert np.isnan(overall([one]).avg.low)
+    assert analyse(matrix([[True], [False]]), "blink", seed=0).max_min == (0, 0, 0)
 
 
 @pytest.mark.parametrize(("spread", "templates"), [(0.0, 25), (1.5, 25), (1.5, 2)])

@@ -15,7 +15,8 @@ import pytest
 from made_up_runs import ITEMS, MODELS, logs, results_file, samples_file, sources  # noqa: F401
 
 from lmms_eval_templates.cli import main
-from lmms_eval_templates.reports.submission import schema
+from lmms_eval_templates.reports.statistics import analyse, overall
+from lmms_eval_templates.reports.submission import _figures, _matrix, _overall, schema
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +146,7 @@ def test_what_no_schema_can_say_is_checked(content, capsys, tmp_path):
         assert fault in message
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 1}', "NaN"])
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 1}', "NaN", "[" * 100_000, "[" * 900 + "]" * 900])
 def test_what_is_no_submission_is_refused(text, tmp_path, capsys):
     path = tmp_path / "submission.json"
     path.write_text(text)
@@ -158,6 +159,34 @@ def test_a_figure_that_is_no_number_is_refused(content, capsys, tmp_path):
     assert "overall.worst: is nan" in check(capsys, tmp_path, content)
 
 
+def test_a_number_beyond_all_floats_is_refused_by_its_field(content, capsys, tmp_path):
+    content["runs"][0]["metrics"]["tm_avg"] = 10**400
+    assert "runs[0].metrics.tm_avg: is 1000" in check(capsys, tmp_path, content)
+
+
+def test_a_date_that_does_not_exist_and_a_task_of_another_benchmark_are_refused(content, capsys, tmp_path):
+    content["date"] = "2026-02-30"
+    content["runs"][1]["task"] = "blink_tm_complex"
+    message = check(capsys, tmp_path, content)
+    assert "date: is '2026-02-30'" in message
+    assert "runs[1].task: is 'blink_tm_complex', which is no task of the benchmark 'demo'" in message
+
+
+@pytest.mark.parametrize("option", [["-o", "x.json"], ["--latest"], ["--only", "x"], ["--hardware", "abacus"]])
+def test_check_takes_no_option_of_writing(files, capsys, option):
+    assert main(["submit", "--check", str(files["fickle"]), *option]) == 2
+    assert f"writes nothing: leave out {option[0]}" in capsys.readouterr().err
+
+
+def test_what_would_not_pass_the_check_is_not_written(logs, tmp_path, capsys):
+    folder = Path(shutil.copytree(logs / "steady", tmp_path / "steady"))
+    for path in [results_file(folder), *folder.rglob("*_samples_*")]:
+        path.rename(path.with_name("20260231_000000" + path.name[15:]))
+    assert main(["submit", str(folder), "-o", str(tmp_path / "submission.json")]) == 2
+    assert "submission.json: date: is '2026-02-31'" in capsys.readouterr().err
+    assert not (tmp_path / "submission.json").exists()
+
+
 def test_only_one_model_can_be_submitted(logs, tmp_path, capsys):
     output = tmp_path / "submission.json"
     assert main(["submit", *sources(logs), "-o", str(output)]) == 2
@@ -165,6 +194,30 @@ def test_only_one_model_can_be_submitted(logs, tmp_path, capsys):
     assert not output.exists()
     assert main(["submit", *sources(logs), "--only", "fickle/*", "--hardware", "abacus", "-o", str(output)]) == 0
     assert json.loads(output.read_text())["hardware"] == "abacus"
+
+
+def test_a_run_of_one_item_is_reported_without_intervals_and_not_submitted(logs, tmp_path, capsys):
+    folder = Path(shutil.copytree(logs / "steady", tmp_path / "steady"))
+    path, log = results_file(folder), samples_file(folder, "simple")
+    lines = log.read_text().splitlines(keepends=True)
+    item = json.loads(lines[0])["tm_avg"]["item"]
+    kept = [line for line in lines if json.loads(line)["tm_avg"]["item"] == item]
+    log.write_text("".join(kept))
+    results = json.loads(path.read_text())
+    results["configs"] = {"demo_tm_simple": results["configs"]["demo_tm_simple"]}
+    metadata = results["configs"]["demo_tm_simple"]["metadata"]
+    metadata["signature"] = metadata["signature"].replace(f"|items:{ITEMS}|", "|items:1|")
+    scores = results["results"]["demo_tm_simple"]
+    right = 100.0 * json.loads(kept[0])["tm_avg"]["correct"]  # steady answers alike with every template
+    scores |= {"tm_avg,none": right, "tm_best,none": right, "tm_worst,none": right}
+    path.write_text(json.dumps(results))
+    assert main(["report", f"steady={folder}", "-o", str(tmp_path / "report")]) == 0
+    assert "demo with the simple templates: 1 items are too few" in capsys.readouterr().out
+    with (tmp_path / "report" / "statistics.csv").open(newline="") as rows:
+        (row,) = csv.DictReader(rows)
+    assert (float(row["Avg. mean"]), row["Avg. low"], row["Avg. high"]) == (right, "", "")
+    assert main(["submit", f"steady={folder}", "-o", str(tmp_path / "submission.json")]) == 2
+    assert "a run of one item has no interval" in capsys.readouterr().err
 
 
 def test_unknown_hardware_must_be_named(logs, tmp_path, capsys):
@@ -212,6 +265,42 @@ def test_the_leaderboard_ranks(files, tmp_path):
         *(f"{table}.{suffix}" for table in ("leaderboard", "table2") for suffix in ("md", "csv", "tex")),
         *("index.html", ".lmms-eval-templates"),
     }
+
+
+def test_different_sets_of_one_name_are_not_paired_by_index(files, tmp_path):
+    """A second benchmark whose "simple" set has other templates, and fewer."""
+    paths = []
+    ranks = {"fickle": set(), "steady": set()}
+    contents = {}
+    for model in ranks:
+        content = json.loads(files[model].read_text())
+        content["runs"] = [run for run in content["runs"] if run["setting"] == "simple"]
+        run = copy.deepcopy(content["runs"][0])
+        templates = content["template_sets"][run["templates_hash"]][:2]
+        digits = hashlib.sha256(json.dumps(templates).encode()).hexdigest()[:12]
+        content["template_sets"][digits] = templates
+        run |= {"benchmark": "blink", "task": "blink_tm_simple", "templates_hash": digits}
+        run["signature"] = run["signature"].replace(content["runs"][0]["templates_hash"], digits)
+        run["predictions"] = [row[:2] for row in run["predictions"]]
+        run |= {"embedded": run["embedded"][:2], "accuracies": run["accuracies"][:2]}
+        content["runs"].append(run)
+        analyses = [analyse(_matrix(run), run["benchmark"], 0) for run in content["runs"]]
+        for of_run, analysis in zip(content["runs"], analyses, strict=True):
+            of_run |= _figures(analysis)
+        content["overall"] = _overall(overall(analyses))
+        contents[model] = content
+        paths.append(tmp_path / f"{model}.json")
+        paths[-1].write_text(json.dumps(content))
+    assert main(["leaderboard", *map(str, paths), "-o", str(tmp_path / "board")]) == 0
+    for number in (0, 1):
+        accuracies = [contents[model]["runs"][number]["accuracies"] for model in ranks]
+        for column in zip(*accuracies, strict=True):
+            for model, value in zip(ranks, column, strict=True):
+                ranks[model].add(1 + sum(other > value + 1e-9 for other in column))
+    for row in board(tmp_path / "board"):
+        of_model = ranks[row["Model"]]
+        assert float(row["Rank over templates best"]) == min(of_model)
+        assert float(row["Rank over templates worst"]) == max(of_model)
 
 
 def test_the_papers_rows_have_no_rank(files, tmp_path):

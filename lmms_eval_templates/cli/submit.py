@@ -17,7 +17,7 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_log_arguments(parser)
-    parser.add_argument("-o", "--output", default="submission.json", help="file to write (default: %(default)s)")
+    parser.add_argument("-o", "--output", help="file to write (default: submission.json)")
     parser.add_argument("--hardware", default="", help="what the runs ran on (default: what the logs say)")
     parser.add_argument(
         "--check", action="store_true", help="LOGS are submissions: check each, and compute every figure again"
@@ -27,10 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from ..reports.output import write_file
     from ..reports.runs import read_runs
-    from ..reports.submission import build_submission, read_submission
+    from ..reports.submission import build_submission, check_submission, read_submission
     from ..reports.summary import summarise
 
     if args.check:
+        given = {"-o": args.output, "--latest": args.latest, "--only": args.only, "--hardware": args.hardware}
+        if useless := [name for name, value in given.items() if value]:
+            raise TemplateError(f"--check reads submissions and writes nothing: leave out {', '.join(useless)}")
         faults = []
         for path in args.logs:
             try:
@@ -47,6 +50,9 @@ def run(args: argparse.Namespace) -> int:
     summary = summarise(read_runs(args.logs, args.only, args.latest, show_progress=True), show_progress=True)
     for note in summary.notes:
         print(f"note: {note}")
-    write_file(args.output, json.dumps(build_submission(summary, args.hardware), indent=1) + "\n")
-    print(f"{args.output}: {summary.models[0]}, {len(summary.runs[summary.models[0]])} runs")
+    output = args.output or "submission.json"
+    text = json.dumps(build_submission(summary, args.hardware), indent=1) + "\n"
+    check_submission(json.loads(text), output)
+    write_file(output, text)
+    print(f"{output}: {summary.models[0]}, {len(summary.runs[summary.models[0]])} runs")
     return 0

@@ -202,7 +202,10 @@ def pairs(summary: Summary) -> Table:
         ],
         blocks=[("", rows)],
         key_columns=4,
-        notes=["p (Holm) allows for the number of pairs that the same benchmark and template set has."],
+        notes=[
+            "p (Holm) allows for the number of pairs that the same benchmark and template set has. Models with a "
+            "difference of 0 are equal, and neither is better."
+        ],
     )
 
 
@@ -210,14 +213,17 @@ def rankings(summary: Summary) -> Table:
     """Whether the simple and the complex templates rank the models alike."""
     rows = []
     for benchmark, agreement in summary.agreements.items():
-        reversals = "; ".join(f"{a} > {b} becomes {b} > {a}" for a, b in agreement.reversed_pairs)
-        alike = "no" if agreement.reversed_pairs else "yes"
-        rows.append([text(benchmark_name(benchmark)), number(agreement.tau), text(alike), text(reversals or MISSING)])
+        changes = [f"{a} > {b} becomes {b} > {a}" for a, b in agreement.reversed_pairs]
+        ties = [f"{a} > {b} becomes {a} = {b}" for a, b in agreement.tied_second]
+        ties += [f"{a} = {b} becomes {a} > {b}" for a, b in agreement.tied_first]
+        alike = "no" if changes else "but for ties" if ties else "yes"
+        changed = "; ".join(changes + ties) or MISSING
+        rows.append([text(benchmark_name(benchmark)), number(agreement.tau), text(alike), text(changed)])
     return Table(
         name="rankings",
         caption="Whether the simple and the complex templates rank the models alike, by Avg.: Kendall's tau-b, and "
-        "every pair that changes places.",
-        columns=[("Benchmark",), ("tau",), ("Alike",), ("Pairs that reverse from Simple to Complex",)],
+        "every pair that changes places or is equal by one of the two.",
+        columns=[("Benchmark",), ("tau",), ("Alike",), ("Pairs that change from Simple to Complex",)],
         blocks=[("", rows)],
         key_columns=1,
     )

@@ -48,13 +48,14 @@ def differences(submissions: Sequence[Submission]) -> list[str]:
 def rank_ranges(submissions: Sequence[Submission]) -> list[tuple[int, int]]:
     """Each model's best and worst rank over the templates, by its mean over benchmarks under one template.
 
-    The submissions must have been asked with the same templates.
+    The submissions must have been asked with the same templates. Benchmarks with different sets stay apart, whatever
+    the sets are called: the same place in two sets is not the same template.
     """
-    settings: dict[str, list[Key]] = defaultdict(list)
-    for key in submissions[0].analyses:
-        settings[key[1]].append(key)
+    sets: dict[str, list[Key]] = defaultdict(list)
+    for key, signature in submissions[0].signatures.items():
+        sets[signature.templates_hash].append(key)
     ranks = []
-    for keys in settings.values():
+    for keys in sets.values():
         means = np.array(
             [np.mean([submission.analyses[key].accuracies for key in keys], axis=0) for submission in submissions]
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import orjson
 
 from ..metrics import METRICS, RECORD_METRIC, Cell, Matrix, accuracy_metrics, build_matrix, matching_metrics
-from ..sets import TemplateError
+from ..sets import TemplateError, TemplateSet
 from ..signature import Signature
 
 _RESULTS = "_results.json"
@@ -22,6 +23,12 @@ _TASK = re.compile(r"(?P<benchmark>.+?)(?:_tm_.+|_(?:simple|complex|ood))")
 
 class LogError(TemplateError):
     """A run's files cannot be used."""
+
+
+def benchmark_of(task: str) -> str:
+    """ "blink" for blink_tm_complex."""
+    match = _TASK.fullmatch(task)
+    return match["benchmark"] if match else task
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,8 @@ class Header:
         config: the task's configuration, as logged.
         model_type: lmms-eval's `--model`.
         model_args: lmms-eval's `--model_args`.
+        gen_kwargs: lmms-eval's `--gen_kwargs`.
+        generation: the task's settings of the generation, with what `--gen_kwargs` changed.
         results: the results file.
     """
 
@@ -52,13 +61,13 @@ class Header:
     config: dict[str, Any]
     model_type: str
     model_args: str
+    gen_kwargs: str
+    generation: str
     results: Path
 
     @property
     def benchmark(self) -> str:
-        """ "blink" for blink_tm_complex."""
-        match = _TASK.fullmatch(self.task)
-        return match["benchmark"] if match else self.task
+        return benchmark_of(self.task)
 
     @property
     def setting(self) -> str:
@@ -75,11 +84,16 @@ class Header:
 
 
 @dataclass(frozen=True)
-class Orphan:
-    """A sample log whose results file is missing."""
+class Broken:
+    """A results file that cannot be read, or a sample log whose results file is missing.
+
+    Attributes:
+        label: MODEL/DATE/TASK; the task of a results file is unknown, and "results" stands there.
+        fault: what is wrong, with the path.
+    """
 
     label: str
-    path: Path
+    fault: str
 
 
 @dataclass
@@ -87,7 +101,7 @@ class Found:
     """Logs below some folders, before any is chosen."""
 
     headers: list[Header] = field(default_factory=list)
-    orphans: list[Orphan] = field(default_factory=list)
+    broken: list[Broken] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -95,20 +109,25 @@ def find_logs(sources: Sequence[str]) -> Found:
     """Reads the results files below folders.
 
     Args:
-        sources: folders, or "NAME=FOLDER", which names the model in it.
+        sources: folders or results files, or "NAME=FOLDER", which names the model in it.
 
     Raises:
-        TemplateError: a folder is not there, or a results file cannot be read.
+        TemplateError: a folder is not there.
     """
     found = Found()
     other_tasks: set[str] = set()
     for path, name in _files(sources):
         if path.name.endswith(_RESULTS):
-            headers, others = _read_results(path, name)
+            try:
+                headers, others = _read_results(path, name)
+            except LogError as error:
+                label = f"{name or path.parent.name}/{path.name.removesuffix(_RESULTS)}/results"
+                found.broken.append(Broken(label, str(error)))
+                continue
             found.headers += headers
             other_tasks.update(others)
         elif orphan := _orphan(path, name):
-            found.orphans.append(orphan)
+            found.broken.append(orphan)
     if other_tasks:
         found.notes.append(f"not ours, left out: {', '.join(sorted(other_tasks))}")
     return found
@@ -119,8 +138,10 @@ def _split(source: str) -> tuple[str, Path]:
     if not folder.exists() and "=" in source:
         name, _, rest = source.partition("=")
         folder = Path(rest)
-    if not folder.is_dir():
-        raise TemplateError(f"{source}: no such folder; name lmms-eval's --output_path, or NAME=FOLDER")
+    if not folder.is_dir() and not (folder.is_file() and folder.name.endswith(_RESULTS)):
+        raise TemplateError(
+            f"{source}: no such folder; name lmms-eval's --output_path or a DATE_results.json in it, or NAME=FOLDER"
+        )
     return name, folder
 
 
@@ -129,7 +150,7 @@ def _files(sources: Sequence[str]) -> list[tuple[Path, str]]:
     files: dict[Path, tuple[Path, str]] = {}
     for source in sources:
         name, folder = _split(source)
-        for path in sorted(folder.rglob("*")):
+        for path in [folder] if folder.is_file() else sorted(folder.rglob("*")):
             if path.name.endswith(_RESULTS) or _SAMPLES.fullmatch(path.name):
                 _, known = files.setdefault(path.resolve(), (path, name))
                 if known != name:
@@ -137,19 +158,23 @@ def _files(sources: Sequence[str]) -> list[tuple[Path, str]]:
     return list(files.values())
 
 
-def _orphan(path: Path, name: str) -> Orphan | None:
+def _orphan(path: Path, name: str) -> Broken | None:
     match = _SAMPLES.fullmatch(path.name)
     if not match or path.with_name(match["date"] + _RESULTS).exists():
         return None
     with path.open("rb") as lines:
-        ours = f'"{RECORD_METRIC}"'.encode() in lines.readline()
-    return Orphan(f"{name or path.parent.name}/{match['date']}/{match['task']}", path) if ours else None
+        line = lines.readline()
+    is_cut = not line.endswith(b"\n")  # or empty: only the name says whose it is
+    if f'"{RECORD_METRIC}"'.encode() not in line and not (is_cut and _TASK.fullmatch(match["task"])):
+        return None
+    label = f"{name or path.parent.name}/{match['date']}/{match['task']}"
+    return Broken(label, f"samples without a results file, from a run that was interrupted ({path})")
 
 
 def _read_results(path: Path, name: str) -> tuple[list[Header], list[str]]:
     """Our tasks of a results file, and the names of the others."""
     try:
-        content = orjson.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())  # unlike orjson, json reads the NaN of a run without a complete item
         configs, results = content["configs"], content["results"]
         run = content["config"]
         headers, others = [], []
@@ -170,11 +195,13 @@ def _read_results(path: Path, name: str) -> tuple[list[Header], list[str]]:
                     config=config,
                     model_type=str(run["model"]),
                     model_args=str(run.get("model_args", "")),
+                    gen_kwargs=json.dumps(run.get("gen_kwargs") or None, sort_keys=True),
+                    generation=json.dumps(config.get("generation_kwargs"), sort_keys=True),
                     results=path,
                 )
             )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TemplateError(f"{path}: no results file of lmms-eval ({error!r}); remove it, or run again") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise LogError(f"{path}: no results file of lmms-eval ({error!r}); remove it, or run again") from error
     return headers, others
 
 
@@ -205,6 +232,8 @@ def read_matrix(header: Header) -> Matrix:
         LogError: the log is incomplete, faulty, or of another run than the results.
     """
     num_templates, num_items = len(header.templates), header.signature.items
+    if TemplateSet("", header.templates).hash[:12] != header.signature.templates_hash:
+        raise LogError(f"{header.results}: the templates have another hash than the signature says; one was changed")
     try:
         cells = (Cell.from_record(sample[RECORD_METRIC]) for sample in read_samples(header))
         matrix = build_matrix(cells, num_templates)

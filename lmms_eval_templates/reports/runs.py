@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import glob
+import re
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +25,16 @@ _SHARED: tuple[tuple[str, Callable[[Header], str], tuple[str, ...]], ...] = (
     ("template set", lambda header: header.setting, ("templates_hash",)),
 )
 _VERSIONS = ("version", "lmms_eval")
+# What must be equal in all runs of a model, of what a results file says about it. Benchmarks may set their own
+# generation_kwargs, so that these are compared within one, and what the user changed over all.
+_MODEL: tuple[tuple[str, Callable[[Header], str], Callable[[Header], str]], ...] = (
+    ("generation_kwargs", lambda header: header.benchmark, lambda header: header.generation),
+    ("--gen_kwargs", lambda header: "", lambda header: header.gen_kwargs),
+    ("--model", lambda header: "", lambda header: header.model_type),
+    ("pretrained, peft or revision", lambda header: "", lambda header: _weights(header.model_args)),
+)
+_WEIGHTS = re.compile(r"""\b(pretrained|peft|revision)['"]?\s*[=:]\s*([^,}]+)""")
+_NAME_THEM = "if they are different models, name them: NAME=FOLDER or NAME=.../DATE_results.json"
 
 
 @dataclass(frozen=True)
@@ -70,7 +83,7 @@ def read_runs(
     """Reads the runs below folders.
 
     Args:
-        sources: lmms-eval output folders; "NAME=FOLDER" gives the model in it a name.
+        sources: lmms-eval output folders, or results files in them; "NAME=FOLDER" gives the model in it a name.
         only: patterns such as "*/20260131_*/*", of which a run's label MODEL/DATE/TASK must match one.
         latest: of several runs of one model, benchmark and template set, take the newest complete one.
         show_progress: whether to draw a progress bar.
@@ -80,12 +93,15 @@ def read_runs(
     """
     found = find_logs(sources)
     headers = [header for header in found.headers if _wanted(header.label, only)]
-    orphans = [orphan for orphan in found.orphans if _wanted(orphan.label, only)]
-    if not headers and not orphans:
-        raise TemplateError(_nothing_found(sources, only, [header.label for header in found.headers]))
+    labels = [header.label for header in found.headers] + [broken.label for broken in found.broken]
+    useless = [pattern for pattern in only if not any(fnmatchcase(label, pattern) for label in labels)]
+    if useless or not labels:
+        raise TemplateError(_nothing_found(sources, useless, labels))
     notes, problems = list(found.notes), []
-    for orphan in orphans:
-        text = f"{orphan.label}: samples without a results file, from a run that was interrupted ({orphan.path})"
+    for broken in found.broken:
+        if not _wanted(broken.label, only):
+            continue
+        text = f"{broken.label}: {broken.fault}"
         if latest:
             notes.append(f"left out: {text}")
         else:
@@ -93,8 +109,13 @@ def read_runs(
     by_key = defaultdict(list)
     for header in sorted(headers, key=lambda header: header.date, reverse=True):
         by_key[header.model_id, header.benchmark, header.setting].append(header)
-    if not latest:
-        problems += _several([candidates for candidates in by_key.values() if len(candidates) > 1])
+    problems += _several(
+        [
+            candidates
+            for candidates in by_key.values()
+            if len({header.date for header in candidates} if latest else candidates[:1]) < len(candidates)
+        ]
+    )
     names = _short_names(header.model_id for header in headers)
     runs = []
     for (model, *_), candidates in tqdm(
@@ -108,7 +129,8 @@ def read_runs(
         notes += [f"left out: {fault}" for fault in faults]
         older = candidates[len(faults) + 1 :]
         notes += [f"left out: {header.label}, because {run.header.label} is newer" for header in older]
-    problems += _differences([run.header for run in runs])
+    chosen = [run.header for run in runs]
+    problems += _differences(chosen) + _unlike(chosen)
     if problems:
         raise TemplateError("these logs cannot stand in one report:\n- " + "\n- ".join(problems))
     if not runs:
@@ -125,10 +147,12 @@ def _several(conflicts: Sequence[Sequence[Header]]) -> list[str]:
     for (model, files), headers in sorted(tasks.items()):
         what = ", ".join(f"{header.benchmark} ({header.setting})" for header in headers)
         listed = "".join(f"\n    {path}" for path in files)
-        messages.append(
-            f"{model}: {len(files)} runs of {what}{listed}\n    take the newest with --latest, or choose, for instance "
-            f"--only '{model}/{headers[0].date}/*'; if they are different models, name them: NAME=FOLDER"
-        )
+        if len({file.name for file in files}) < len(files):
+            choice = "some have the same date: give the folder or the results file of the one that counts"
+        else:
+            pattern = shlex.quote(glob.escape(f"{model}/{headers[0].date}/") + "*")
+            choice = f"take the newest with --latest, or choose, for instance --only {pattern}"
+        messages.append(f"{model}: {len(files)} runs of {what}{listed}\n    {choice}; {_NAME_THEM}")
     return messages
 
 
@@ -185,6 +209,29 @@ def _differences(headers: Sequence[Header]) -> list[str]:
     return problems
 
 
+def _unlike(headers: Sequence[Header]) -> list[str]:
+    """Runs under one name that are of different models, or of one model that was used differently."""
+    problems = []
+    for name, part_of, value_of in _MODEL:
+        groups: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for header in headers:
+            groups[header.model_id, part_of(header)][value_of(header)].append(header.label)
+        for (model, benchmark), labels in sorted(groups.items()):
+            if len(labels) > 1:
+                where = f"{model} on {benchmark}" if benchmark else model
+                listed = "".join(f"\n    {value or 'none'}  {_some(labels[value])}" for value in sorted(labels))
+                problems.append(
+                    f"{where}: runs of one name differ in {name}, so they are not one model's{listed}\n"
+                    f"    choose the runs that belong together with --only; {_NAME_THEM}"
+                )
+    return problems
+
+
+def _weights(model_args: str) -> str:
+    """The arguments that say which weights were run."""
+    return ",".join(f"{name}={value.strip()}" for name, value in sorted(_WEIGHTS.findall(model_args)))
+
+
 def _some(labels: Sequence[str]) -> str:
     more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
     return ", ".join(sorted(labels)[:3]) + more
@@ -196,6 +243,14 @@ def _remarks(runs: Sequence[Run]) -> list[str]:
         values = sorted({str(getattr(run.signature, name)) for run in runs})
         if len(values) > 1:
             notes.append(f"runs come from different versions: {name} {', '.join(values)}")
+    for benchmark in sorted({run.benchmark for run in runs}):
+        models = defaultdict(set)
+        for run in runs:
+            if run.benchmark == benchmark:
+                models[run.header.generation].add(run.model)
+        if len(models) > 1:
+            listed = "; ".join(f"{', '.join(sorted(models[settings]))} with {settings}" for settings in sorted(models))
+            notes.append(f"{benchmark}: models generated with different settings: {listed}")
     for model in sorted({run.model for run in runs}):
         arguments = sorted({run.header.model_args for run in runs if run.model == model})
         if len(arguments) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -14,12 +15,14 @@ from ..rng import random_bits
 
 RESAMPLES = 1000
 _TAIL = 0.025  # of a 95% interval
+_Z = 1.959964  # the normal distribution's quantile at 1 - _TAIL
 _FLIP_BATCH = 1000
 _FLIPS = 10 * _FLIP_BATCH
+_DIGITS = 9  # to which means are compared: equal numbers of right answers may differ in the last bits of their means
 
 
 class Estimate(NamedTuple):
-    """A figure in percent with its 95% interval."""
+    """A figure in percent with its 95% interval, whose ends are nan where a single item was asked about."""
 
     value: float
     low: float
@@ -69,8 +72,10 @@ def analyse(matrix: Matrix, benchmark: str, seed: int) -> Analysis:
     The interval of Avg. is the percentile interval of the bootstrap over items. That of Max-Min is not: the best and
     the worst of many templates are partly luck, resampling adds to it, and the percentile interval then lies above the
     true value, nearly always so with 100 templates. Its lower end takes away the range that 97.5% of resamples show
-    around the measured accuracies; its upper end is that of the measured best minus the measured worst template, which
-    holds because picking those two can only overstate the true Max-Min.
+    around the measured accuracies; its upper end is the percentile end of the measured best minus the measured worst
+    template, two fixed templates, which holds because picking those two can only overstate the true Max-Min.
+
+    Resamples of items that are all alike do not differ, though other items would: there the ends are Wilson's.
     """
     extremes = null_extremes(matrix.correct, seed)
     accuracies = template_accuracies(matrix.correct)
@@ -83,8 +88,12 @@ def analyse(matrix: Matrix, benchmark: str, seed: int) -> Analysis:
     low, high = np.quantile(extremes[:, 0], _TAIL), np.quantile(extremes[:, 1], 1 - _TAIL)
     return Analysis(
         metrics=metrics,
-        avg=_avg_interval(metrics["tm_avg"], resampled),
-        max_min=_max_min_interval(metrics["tm_max_min"], resampled),
+        avg=_avg_interval(metrics["tm_avg"], resampled, _wilson(metrics["tm_avg"], num_items)),
+        max_min=_max_min_interval(
+            metrics["tm_max_min"],
+            resampled,
+            _wilson(metrics["tm_max_min"], num_items) if len(accuracies) > 1 else (0.0, 0.0),
+        ),
         accuracies=accuracies,
         null_range=(float(100 * low / num_items), float(100 * high / num_items)),
         null=max_min(extremes, num_items),
@@ -92,14 +101,33 @@ def analyse(matrix: Matrix, benchmark: str, seed: int) -> Analysis:
     )
 
 
-def _avg_interval(value: float, resampled: np.ndarray) -> Estimate:
+Ends = tuple[float, float]  # of an interval
+
+
+def _wilson(value: float, num_items: int) -> Ends:
+    """Wilson's 95% interval of a share in percent (Wilson 1927), or nan for one item."""
+    if num_items == 1:
+        return math.nan, math.nan
+    share, weight = value / 100, _Z**2 / num_items
+    half = math.sqrt(weight * share * (1 - share) + weight**2 / 4)
+    middle = share + weight / 2
+    return 100 * (middle - half) / (1 + weight), 100 * (middle + half) / (1 + weight)
+
+
+def _avg_interval(value: float, resampled: np.ndarray, otherwise: Ends) -> Estimate:
+    """`otherwise` holds the ends where resamples do not differ."""
+    if np.ptp(resampled[:, 0]) < 10.0**-_DIGITS:
+        return Estimate(value, *otherwise)
     low, high = np.quantile(resampled[:, 0], [_TAIL, 1 - _TAIL])
     return Estimate(value, float(value + low), float(value + high))
 
 
-def _max_min_interval(value: float, resampled: np.ndarray) -> Estimate:
-    low = max(0.0, value - np.quantile(resampled[:, 1], 1 - _TAIL))
-    high = min(100.0, value - np.quantile(resampled[:, 2], _TAIL))
+def _max_min_interval(value: float, resampled: np.ndarray, otherwise: Ends) -> Estimate:
+    """`otherwise` bounds the interval where no item tells the best from the worst template."""
+    low = max(0.0, value - float(np.quantile(resampled[:, 1], 1 - _TAIL)))
+    high = min(100.0, value + float(np.quantile(resampled[:, 2], 1 - _TAIL)))
+    if np.ptp(resampled[:, 2]) < 10.0**-_DIGITS:
+        low, high = np.minimum(low, otherwise[0]), np.maximum(high, otherwise[1])  # of nan they make nan
     return Estimate(value, float(low), float(high))
 
 
@@ -130,12 +158,17 @@ def overall(analyses: Sequence[Analysis]) -> Overall:
     null = np.mean([np.roll(a.null, 67 * number) for number, a in enumerate(analyses)], axis=0)
     measured = mean_metric(analyses, "tm_max_min")
     return Overall(
-        avg=_avg_interval(mean_metric(analyses, "tm_avg"), resampled),
-        max_min=_max_min_interval(measured, resampled),
+        avg=_avg_interval(mean_metric(analyses, "tm_avg"), resampled, _mean_ends([a.avg for a in analyses])),
+        max_min=_max_min_interval(measured, resampled, _mean_ends([a.max_min for a in analyses])),
         worst=mean_metric(analyses, "tm_worst"),
         null_max_min=float(null.mean()),
         p_value=p_value(measured, null),
     )
+
+
+def _mean_ends(estimates: Sequence[Estimate]) -> Ends:
+    low, high = np.mean([(estimate.low, estimate.high) for estimate in estimates], axis=0)
+    return float(low), float(high)
 
 
 def mean_metric(analyses: Iterable[Analysis], name: str) -> float:
@@ -145,7 +178,7 @@ def mean_metric(analyses: Iterable[Analysis], name: str) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two models on the same items and templates; `better` has the higher average.
+    """Two models on the same items and templates; `better` has the higher average, or is the first of equals.
 
     Attributes:
         difference: of the averages in percent, 0 or more.
@@ -185,7 +218,7 @@ def compare_all(runs: Mapping[str, Sequence[tuple[str, Matrix]]], seed: int) -> 
         counts, items = correct.sum(axis=1), correct.mean(axis=2)
         differences[benchmark] = differences.get(benchmark, 0) + items[left] - items[right]
         signs.append(np.sign(counts[left] - counts[right]))
-    mean = sum(d.mean(axis=1) for d in differences.values()) / len(signs)
+    mean = np.round(sum(d.mean(axis=1) for d in differences.values()) / len(signs), _DIGITS)
     p_values = _sign_flip_p_values(differences, seed)
     adjusted = holm(p_values)
     ahead = np.concatenate(signs, axis=1) * np.where(mean < 0, -1, 1)[:, None]
@@ -237,10 +270,14 @@ class Agreement:
     Attributes:
         tau: Kendall's tau-b, or nan where a ranking is all ties.
         reversed_pairs: (ahead by the first set, ahead by the second).
+        tied_first: (ahead by the second set, the other), of pairs that are equal by the first.
+        tied_second: (ahead by the first set, the other), of pairs that are equal by the second.
     """
 
     tau: float
     reversed_pairs: tuple[tuple[str, str], ...]
+    tied_first: tuple[tuple[str, str], ...]
+    tied_second: tuple[tuple[str, str], ...]
 
 
 def ranking_agreement(first: Mapping[str, float], second: Mapping[str, float]) -> Agreement:
@@ -248,10 +285,12 @@ def ranking_agreement(first: Mapping[str, float], second: Mapping[str, float]) -
     from scipy.stats import kendalltau
 
     models = list(first)
-    reversed_pairs = tuple(
-        (a, b) if first[a] > first[b] else (b, a)
-        for a, b in combinations(models, 2)
-        if (first[a] - first[b]) * (second[a] - second[b]) < 0
-    )
+    first, second = ({model: round(ranking[model], _DIGITS) for model in models} for ranking in (first, second))
+
+    def pairs(ranking: Mapping[str, float], other: Mapping[str, float], sign: int) -> tuple[tuple[str, str], ...]:
+        """Pairs (ahead, behind) of a ranking that the other orders so: 0 equal, -1 the other way round."""
+        ordered = ((a, b) if ranking[a] > ranking[b] else (b, a) for a, b in combinations(models, 2))
+        return tuple((a, b) for a, b in ordered if ranking[a] > ranking[b] and np.sign(other[a] - other[b]) == sign)
+
     tau = kendalltau([first[m] for m in models], [second[m] for m in models]).statistic
-    return Agreement(float(tau), reversed_pairs)
+    return Agreement(float(tau), pairs(first, second, -1), pairs(second, first, 0), pairs(first, second, 0))

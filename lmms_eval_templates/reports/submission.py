@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from ..matching import LETTERS
 from ..metrics import Matrix
 from ..sets import TemplateError, TemplateSet
 from ..signature import Signature
+from .logs import benchmark_of
 from .runs import Run
 from .statistics import Analysis, Overall, analyse, overall
 from .summary import Key, Summary
@@ -60,7 +61,7 @@ def build_submission(summary: Summary, hardware: str = "") -> dict[str, Any]:
         hardware: what the runs ran on, where the logs do not say.
 
     Raises:
-        TemplateError: there are several models, or the hardware is unknown.
+        TemplateError: there are several models, a run has one item, or the hardware is unknown.
     """
     if len(summary.models) != 1:
         raise TemplateError(
@@ -68,6 +69,8 @@ def build_submission(summary: Summary, hardware: str = "") -> dict[str, Any]:
         )
     (model,) = summary.models
     runs = list(summary.runs[model].values())
+    if any(len(run.matrix.items) == 1 for run in runs):
+        raise TemplateError("a run of one item has no interval and cannot be submitted: ask about more, with TM_ITEMS")
     known = sorted({run.header.environment.get("hardware", "") for run in runs} - {""})
     if not hardware and not known:
         raise TemplateError("the logs do not say what hardware the runs ran on; name it with --hardware")
@@ -141,9 +144,25 @@ def read_submission(path: str | Path) -> Submission:
     """
     try:
         content = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TemplateError(f"cannot read submission {path}: {error}") from error
-    faults = list(_schema_faults(content))
+    return check_submission(content, path)
+
+
+def check_submission(content: Any, path: str | Path) -> Submission:
+    """Checks a submission's content.
+
+    Args:
+        content: as JSON has it.
+        path: its file, for messages.
+
+    Raises:
+        TemplateError: as `read_submission`.
+    """
+    try:
+        faults = list(_schema_faults(content))
+    except RecursionError as error:
+        raise TemplateError(f"{path}: is nested too deeply for a submission") from error
     if not faults:
         faults = list(_inconsistencies(content))
     if faults:
@@ -171,6 +190,10 @@ def _schema_faults(content: Any) -> Iterator[str]:
 
 def _inconsistencies(content: Mapping[str, Any]) -> Iterator[str]:
     """What a schema cannot say: lengths, hashes, and that a signature says what its run says."""
+    try:
+        date.fromisoformat(content["date"])
+    except ValueError as error:
+        yield f"date: is {content['date']!r} ({error})"
     for digits, templates in content["template_sets"].items():
         if TemplateSet("", tuple(templates)).hash[:12] != digits:
             yield f"template_sets.{digits}: the templates have another hash"
@@ -189,6 +212,8 @@ def _inconsistencies(content: Mapping[str, Any]) -> Iterator[str]:
             continue
         versions["lmms-eval-templates"].add(signature.version)
         versions["lmms-eval"].add(signature.lmms_eval)
+        if run["benchmark"] != benchmark_of(run["task"]):
+            yield f"{where}.task: is {run['task']!r}, which is no task of the benchmark {run['benchmark']!r}"
         for name, value in (("setting", signature.templates), ("templates_hash", signature.templates_hash)):
             if run[name] != value:
                 yield f"{where}.{name}: is {run[name]!r}, but the signature says {value!r}"
@@ -235,5 +260,5 @@ def _differences(given: Any, expected: Any, where: str) -> Iterator[str]:
     elif isinstance(expected, list):
         for number, value in enumerate(expected):
             yield from _differences(given[number], value, f"{where}[{number}]")
-    elif not math.isclose(given, expected, abs_tol=_TOLERANCE):
+    elif not expected - _TOLERANCE <= given <= expected + _TOLERANCE:  # true of nan, and of an int beyond all floats
         yield f"{where}: is {given}, but the answers in the file give {expected:.6f}"

@@ -27,6 +27,7 @@ OVERALL: Key = ("overall", "all")
 _BENCHMARKS = ("blink", "mmbench", "seedbench", "tma", "mmmu")
 _SETTINGS = ("simple", "complex", "ood")
 _DOUBTFUL = 20  # percent
+_FEW = 30  # items
 _DOUBTS = {
     "tm_unmatched": "named no choice and count as wrong; read its sample log before using the score",
     "tm_embedded": "were decided by sentence embeddings, so that the score is an estimate",
@@ -102,10 +103,19 @@ def summarise(logs: Logs, show_progress: bool = False) -> Summary:
         agreements={},
         notes=list(logs.notes),
     )
+    summary.notes.extend(_few_items(summary))
     summary.notes.extend(_doubtful_answers(summary))
     _compare(summary, seed)
     _rank(summary)
     return summary
+
+
+def _few_items(summary: Summary) -> Iterator[str]:
+    """Says where intervals are rough."""
+    for key in summary.keys:
+        fewest = min(len(runs[key].matrix.items) for runs in summary.runs.values() if key in runs)
+        if fewest < _FEW:
+            yield f"{key[0]} with the {key[1]} templates: {fewest} items are too few for intervals to be relied on"
 
 
 def _doubtful_answers(summary: Summary) -> Iterator[str]:
