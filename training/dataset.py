@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageFile
 from tqdm import tqdm
 
 from lmms_eval_templates.sets import TemplateError
@@ -60,6 +60,8 @@ def to_messages(record: Any) -> list[dict[str, Any]]:
 
 def image_fault(path: str) -> str | None:
     """Why an image file cannot be read, or None; as little of it is decoded as shows that."""
+    tolerant = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = False  # other packages, lmms-eval among them, set it for the whole process
     try:
         with Image.open(path) as image:
             # Pillow's `verify` reads a PNG to its end, and of other kinds the header alone.
@@ -69,6 +71,8 @@ def image_fault(path: str) -> str | None:
                 image.load()
     except Exception as error:  # Pillow raises many kinds
         return str(error) or type(error).__name__
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = tolerant
     return None
 
 
