@@ -22,8 +22,8 @@ from lmms_eval_templates.space import CHOICE, QUESTION, assign_templates
 
 from .manifest import make_manifest, manifest_path
 from .plan import POOLS, REMOVE, REMOVE_AND_CLOSE, Options, Plan, Pool
-from .records import Conversation, Place, RecordError, Turn, find_strings, has_image
-from .rules import QUESTION_KINDS, kind_of, render, take_apart
+from .records import Conversation, Place, RecordError, find_strings, has_image
+from .rules import QUESTION_KINDS, Instruction, kind_of, render, take_apart
 from .scan import Element, byte_length, scan
 
 _BAR_STEP = 4 << 20
@@ -110,26 +110,25 @@ def _find_edits(source: Path, options: Options, bar: tqdm) -> Plan:
             try:
                 if element.fault:
                     raise RecordError(element.fault)
-                edits, kind = _record_edits(element, options)
+                spans, pool, kind = _record_edits(element, options)
             except RecordError as error:
                 _bad_record(plan, element, error, source, options)
                 if element.repair:
-                    plan.edit(element.start, element.end, REMOVE_AND_CLOSE)
+                    plan.edit([(element.start, element.end)], REMOVE_AND_CLOSE)
                 elif previous_end is None:
                     removed_from = element.start if removed_from is None else removed_from
                 else:
-                    plan.edit(previous_end, element.end, REMOVE)
+                    plan.edit([(previous_end, element.end)], REMOVE)
                     previous_end = element.end
                 continue
             if removed_from is not None:
-                plan.edit(removed_from, element.start, REMOVE)
+                plan.edit([(removed_from, element.start)], REMOVE)
                 removed_from = None
             previous_end = element.end
             plan.records += 1
             plan.kinds[kind] += 1
-            plan.changed_records += bool(edits)
-            for start, end, pool in edits:
-                plan.edit(start, end, pool)
+            plan.changed_records += bool(spans)
+            plan.edit(spans, pool)
     if plan.records == 0:
         raise TemplateError(f"{source}: no record that can be used")
     return plan
@@ -147,38 +146,58 @@ def _bad_record(plan: Plan, element: Element, error: RecordError, source: Path, 
     plan.bad.append({"record": number, "id": name, "byte": element.start, "reason": str(error)})
 
 
-def _record_edits(element: Element, options: Options) -> tuple[list[tuple[int, int, int]], str]:
-    """First byte, end and pool of each text of a record that gets a template, and the kind of the record."""
+def _record_edits(element: Element, options: Options) -> tuple[list[tuple[int, int]], int, str]:
+    """First byte and end of what templates replace in a record, their pool, and the kind of the record."""
     conversation = Conversation(element.value)
     with_image = has_image(element.value)
     if not with_image and options.text_only == "keep":
-        return [], "text-only"
+        return [], 1, "text-only"
     chosen: list[Place] = []
+    instructions: list[Instruction] = []
     first_kind = None
-    for turn in conversation.turns("user"):
-        place, kind = _question_place(turn)
+    for places in conversation.user_places():
+        kind = "empty"
+        for place in places:  # the first part with an instruction in it is the one that asks
+            instruction = take_apart(place[1])
+            if (kind := kind_of(instruction)) != "empty":
+                break
         first_kind = first_kind or kind
         if kind in QUESTION_KINDS or (options.all_instructions and kind != "empty"):
             chosen.append(place)
+            instructions.append(instruction)
             if options.turns == "first":
                 break
-    edits = []
-    if chosen:
-        raw, at, done = element.raw, element.start, 0
-        for start, end in find_strings(raw, chosen, conversation):
-            at += byte_length(raw[done:start])
-            edits.append((at, at := at + byte_length(raw[start:end]), 0 if with_image else 1))
-            done = end
-    return edits, (first_kind or "no human turn") if with_image else "text-only"
+    starts = find_strings(element.raw, chosen, conversation) if chosen else []
+    spans = [
+        _replaced_part(element.raw, start, text, instruction)
+        for start, (_, text), instruction in zip(starts, chosen, instructions, strict=True)
+    ]
+    kind = (first_kind or "no human turn") if with_image else "text-only"
+    return _in_bytes(element, spans), int(not with_image), kind
 
 
-def _question_place(turn: Turn) -> tuple[Place, str]:
-    """Place and kind of the part of a turn that asks: its first part with an instruction in it."""
-    for place in turn.places:
-        kind = kind_of(take_apart(place[1]))
-        if kind != "empty":
-            return place, kind
-    return ((), ""), "empty"
+def _replaced_part(raw: str, start: int, text: str, instruction: Instruction) -> tuple[int, int]:
+    """What a template takes the place of in a record: the string at `start`, or nothing.
+
+    Templates end with their question. So one is only inserted before an open question, where the string stands in the
+    file as it would be written anew.
+    """
+    if instruction.choices is None and raw.startswith(encode_basestring_ascii(text), start):
+        start += len(encode_basestring_ascii(instruction.before)) - 1
+        return start, start
+    return start, scanstring(raw, start + 1)[1]
+
+
+def _in_bytes(element: Element, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """First byte in the file and end of each span of a record's text."""
+    raw, at, done, found = element.raw, element.start, 0, []
+    if raw.isascii():
+        return [(at + start, at + end) for start, end in spans]
+    for start, end in spans:
+        at += byte_length(raw[done:start])
+        found.append((at, at := at + byte_length(raw[start:end])))
+        done = end
+    return found
 
 
 def _deal(plan: Plan, options: Options) -> list[Pool]:
@@ -222,16 +241,19 @@ def _template_counts(plan: Plan, options: Options) -> tuple[int, int]:
 def _write(source: Path, target: Path, plan: Plan, pools: Sequence[Pool], bar: tqdm) -> None:
     bar.set_description("writing")
     texts = [pool.texts for pool in pools]
-    dealt = [iter(pool.dealt.tolist()) for pool in pools]
+    insertions = [[_before_question(question) for question, _ in pairs] for pairs in texts]
+    dealt = [iter(pool.dealt.data) for pool in pools]
     with source.open("rb", 1 << 20) as reader, target.open("wb", 1 << 20) as writer:
         position, before = 0, bar.n
         for start, length, action in zip(plan.starts, plan.lengths, plan.actions, strict=True):
             _copy(reader, writer, start - position)
-            old = reader.read(length)
-            if action < REMOVE:
-                writer.write(_replaced(old, *texts[action][next(dealt[action])]))
-            elif action == REMOVE_AND_CLOSE:
-                writer.write(b"]\n")
+            if action >= REMOVE:
+                reader.seek(length, os.SEEK_CUR)
+                writer.write(b"]\n" if action == REMOVE_AND_CLOSE else b"")
+            elif length:
+                writer.write(_replaced(reader.read(length), *texts[action][next(dealt[action])]))
+            else:
+                writer.write(insertions[action][next(dealt[action])])
             position = start + length
             if position + before - bar.n > _BAR_STEP:
                 bar.update(position + before - bar.n)
@@ -246,6 +268,13 @@ def _copy(reader: BinaryIO, writer: BinaryIO, count: int) -> None:
             raise TemplateError("the input became shorter while it was read")
         writer.write(data)
         count -= len(data)
+
+
+def _before_question(template: str) -> bytes:
+    """What a template says before its question, which must be its end, as JSON."""
+    before, after = template.split("{question}")
+    assert not after, f"a template that does not end with its question: {template!r}"
+    return encode_basestring_ascii(before)[1:-1].encode()
 
 
 def _replaced(literal: bytes, question_template: str, choice_template: str) -> bytes:

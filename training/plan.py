@@ -75,10 +75,10 @@ class Plan:
     bad: list[dict[str, Any]] = field(default_factory=list)
     digest: Any = field(default_factory=hashlib.sha256)
 
-    def edit(self, start: int, end: int, action: int) -> None:
-        self.starts.append(start)
-        self.lengths.append(end - start)
-        self.actions.append(action)
+    def edit(self, spans: list[tuple[int, int]], action: int) -> None:
+        self.starts.extend([start for start, _ in spans])
+        self.lengths.extend([end - start for start, end in spans])
+        self.actions.extend([action] * len(spans))
 
 
 @dataclass(frozen=True)

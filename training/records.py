@@ -19,7 +19,7 @@ from .scan import DECODER, SPACE
 IMAGE_MARK = "<image>"
 # The look-behind comes last, because the search is faster where a pattern begins with plain text.
 _KEYS = {key: re.compile(rf'"{key}"(?<!\\"{key}")[ \t\n\r]*:[ \t\n\r]*') for key in ("value", "content", "text")}
-_ESCAPED_LETTERS = (r"\u006", r"\u007")  # a to z; a key can be spelled with them
+_ESCAPED_LETTERS = re.compile(r"\\u00[67]")  # a to z; a key can be spelled with them
 _ROLES = {
     **{"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"},
     **{name: name for name in ("system", "tool", "observation", "function_call")},
@@ -74,15 +74,24 @@ class Conversation:
             self.plain = False
         self._turns = None if self.plain else [_turn(turn, key, i) for i, turn in enumerate(self._raw)]
 
-    def turns(self, role: str | None = None) -> Iterator[Turn]:
-        """The turns in order, or those of one role."""
+    def turns(self) -> Iterator[Turn]:
+        """The turns in order."""
         if self._turns is not None:
-            yield from (turn for turn in self._turns if role in (None, turn.role))
+            yield from self._turns
             return
         for number, turn in enumerate(self._raw):
-            found, text = _ROLES[turn["from"]], turn["value"]
-            if role is None or found == role:
-                yield Turn(found, text, (((self.key, number, "value"), text),))
+            text = turn["value"]
+            yield Turn(_ROLES[turn["from"]], text, (((self.key, number, "value"), text),))
+
+    def user_places(self) -> list[tuple[Place, ...]]:
+        """The places of each turn of the user, without the rest of the turn: that would take most of the time."""
+        if self._turns is not None:
+            return [turn.places for turn in self._turns if turn.role == "user"]
+        return [
+            (((self.key, number, "value"), turn["value"]),)
+            for number, turn in enumerate(self._raw)
+            if _ROLES[turn["from"]] == "user"
+        ]
 
     def __len__(self) -> int:
         return len(self._raw)
@@ -93,7 +102,9 @@ class Conversation:
 
 
 def _turns_key(record: dict) -> str | None:
-    return next((name for name in ("conversations", "messages") if name in record), None)
+    if "conversations" in record:
+        return "conversations"
+    return "messages" if "messages" in record else None
 
 
 def _image_parts(record: dict) -> Iterator[dict]:
@@ -156,8 +167,8 @@ def has_image(record: dict) -> bool:
     return any(True for _ in _image_parts(record))
 
 
-def find_strings(raw: str, places: Sequence[Place], conversation: Conversation) -> list[tuple[int, int]]:
-    """Where in a record's text some strings stand, quotes included.
+def find_strings(raw: str, places: Sequence[Place], conversation: Conversation) -> list[int]:
+    """Where in a record's text some strings begin, with their quote.
 
     Args:
         raw: the record.
@@ -170,18 +181,14 @@ def find_strings(raw: str, places: Sequence[Place], conversation: Conversation) 
     # A quoted key before a colon cannot stand inside a string. So if there are as many as turns have such places, these
     # are they, in order; otherwise the record has that key elsewhere too, and is walked through.
     starts: dict[Path, int] = {}
-    plain_keys = not any(escape in raw for escape in _ESCAPED_LETTERS)
+    plain_keys = r"\u00" not in raw or not _ESCAPED_LETTERS.search(raw)
     for key in {str(path[-1]) for path, _ in places} if plain_keys else ():
         found = [match.end() for match in _KEYS[key].finditer(raw)]
         if conversation.plain and len(found) == len(conversation):
-            starts = {path: found[int(path[1])] for path, _ in places}
-        elif len(found) == len(paths := conversation.paths(key)):
+            return [found[int(path[1])] for path, _ in places]
+        if len(found) == len(paths := conversation.paths(key)):
             starts.update(zip(paths, found, strict=True))
-    spans = []
-    for path, _ in places:
-        start = starts[path] if path in starts else _walk(raw, path)
-        spans.append((start, scanstring(raw, start + 1)[1]))
-    return spans
+    return [starts[path] if path in starts else _walk(raw, path) for path, _ in places]
 
 
 def _walk(raw: str, path: Path) -> int:

@@ -85,7 +85,8 @@ class _Window:
     def peek(self) -> str:
         """The next character that is no white space, "" at the end of the file."""
         while True:
-            self.advance(SPACE.match(self.text, self.position).end())  # type: ignore[union-attr]
+            if self.text[self.position : self.position + 1] in " \t\n\r":  # as "" is
+                self.advance(SPACE.match(self.text, self.position).end())  # type: ignore[union-attr]
             if self.position < len(self.text):
                 return self.text[self.position]
             if not self.more():
