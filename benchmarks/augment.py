@@ -1,4 +1,4 @@
-"""CPU time and memory of `augment` on a file of the real mix's size, beside orjson reading and writing it unchanged.
+"""Time and memory of `augment` on a file of the real mix's size, beside orjson reading and writing it unchanged.
 
 Run: python benchmarks/augment.py [RECORDS]      (665,000 records of about 1.5 KB are the default; needs 3 GB of disk)
 """
@@ -26,10 +26,10 @@ from lmms_eval_templates.cli import main
 sys.exit(main(["augment", sys.argv[1], sys.argv[2], "--num-templates", "5000", "--turns", sys.argv[3]]))
 """
 MEASURE = """
-import resource, subprocess, sys
+import resource, subprocess, sys, time
+began = time.perf_counter()
 subprocess.run([sys.executable, "-c", *sys.argv[1:]], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(used.ru_utime + used.ru_stime, used.ru_maxrss)
+print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 SENTENCE = "the man in a red hat is standing beside an old bicycle near two trees while people walk along the street"
 WORDS = SENTENCE.split()
@@ -64,7 +64,7 @@ def record(number: int) -> dict:
 
 
 def measure(*command: str) -> tuple[float, float]:
-    """Seconds of CPU, and peak memory in MB, of a Python program in a process of its own."""
+    """Seconds, and peak memory in MB, of a Python program in a process of its own."""
     output = subprocess.run([sys.executable, "-c", MEASURE, *command], check=True, stdout=subprocess.PIPE, text=True)
     seconds, kilobytes = output.stdout.split()
     return float(seconds), float(kilobytes) / 1000
