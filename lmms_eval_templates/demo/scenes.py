@@ -1,15 +1,17 @@
-"""The demo benchmark: drawn scenes with a question about a count, a colour, a shape or a position.
+"""Drawn scenes: shapes of several colours and sizes on a 3 x 3 grid, under noise, and questions about them.
 
+The demo benchmark and the training data of `training/micro` are drawn from here, from different seeds.
 `python -m lmms_eval_templates.demo.scenes` writes `task_configs/demo/scenes.parquet` again.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from ..matching import LETTERS
 from ..rng import random_bits
 
 SIZE, CELL = 48, 16
-NUM_SCENES = 120
+NUM_SCENES = 125
 COLORS = {
     "red": (220, 40, 40),
     "green": (40, 170, 60),
@@ -26,38 +28,61 @@ COLORS = {
     "purple": (150, 60, 180),
     "orange": (240, 140, 30),
 }
-SHAPES = ("circle", "square", "triangle", "cross")
+SHAPES = {"circle": "circles", "square": "squares", "triangle": "triangles", "cross": "crosses"}
 POSITIONS = (
     *("top left", "top center", "top right"),
     *("middle left", "middle center", "middle right"),
     *("bottom left", "bottom center", "bottom right"),
 )
-CATEGORIES = ("count", "color", "shape", "position")
-_BACKGROUND = 235
+DIRECTIONS = {"to the left of": (0, -1), "to the right of": (0, 1), "above": (-1, 0), "below": (1, 0)}
+CATEGORIES = ("count", "color", "shape", "position", "relation")
+_BACKGROUND = 200
+# How hard the scenes are to read: half the side of a shape, and the largest changes of colour and of a pixel.
+_SMALLEST, _LARGEST, _TINT, _NOISE = 5, 6, 25, 25
+_BLOCK = 64
 T = TypeVar("T")
 
 
-class _Draws:
+class Draws:
     """Choices from a seed, the same in every version of Python and NumPy."""
 
     def __init__(self, *seed: object):
-        self._bits = iter(random_bits(512, *seed).tolist())
+        blocks = (random_bits(_BLOCK, *seed, block).tolist() for block in itertools.count())
+        self._bits = itertools.chain.from_iterable(blocks)
 
     def below(self, n: int) -> int:
+        """A whole number from 0 to `n` - 1."""
         return next(self._bits) * n >> 64
 
+    def one(self, options: Sequence[T]) -> T:
+        """One of the options."""
+        return options[self.below(len(options))]
+
     def some(self, options: Sequence[T], n: int) -> list[T]:
+        """`n` different options in random order."""
         pool = list(options)
         return [pool.pop(self.below(len(pool))) for _ in range(n)]
 
 
-@dataclass(frozen=True)
-class Thing:
-    """A shape in a cell of the 3 x 3 grid."""
+class Thing(NamedTuple):
+    """A shape in a cell of the grid."""
 
     cell: int
     shape: str
     color: str
+
+
+class Question(NamedTuple):
+    """A question with its answer and what else might be answered."""
+
+    text: str
+    answer: str
+    pool: Sequence[str]
+
+    def choices(self, draws: Draws) -> tuple[str, ...]:
+        """The answer among three others."""
+        wrong = draws.some([choice for choice in self.pool if choice != self.answer], 3)
+        return tuple(draws.some([self.answer, *wrong], 4))
 
 
 @dataclass(frozen=True)
@@ -66,44 +91,110 @@ class Scene:
 
     Attributes:
         pixels: uint8, shape [SIZE, SIZE, 3].
+        things: what the picture shows.
     """
 
     id: str
     category: str
     pixels: np.ndarray
+    things: tuple[Thing, ...]
     question: str
     choices: tuple[str, ...]
     answer: int
 
 
-def _draw(things: Sequence[Thing]) -> np.ndarray:
-    pixels = np.full((SIZE, SIZE, 3), _BACKGROUND, dtype=np.uint8)
-    y, x = np.mgrid[0:CELL, 0:CELL] - (CELL - 1) / 2
-    masks = {
-        "circle": x**2 + y**2 <= 36,
-        "square": np.maximum(abs(x), abs(y)) <= 5.5,
-        "triangle": (y <= 5.5) & (abs(x) <= (y + 6.5) / 2),
-        "cross": (np.minimum(abs(x), abs(y)) <= 1.5) & (np.maximum(abs(x), abs(y)) <= 6.5),
-    }
+def draw_things(draws: Draws) -> tuple[Thing, ...]:
+    """Three to seven things in different cells."""
+    cells = draws.some(range(9), 3 + draws.below(5))
+    return tuple(Thing(cell, draws.one(list(SHAPES)), draws.one(list(COLORS))) for cell in cells)
+
+
+def paint(things: Sequence[Thing], *seed: object) -> np.ndarray:
+    """The picture of `things`: sizes, places in the cell and tints are random, and every pixel is noisy.
+
+    Returns:
+        uint8, shape [SIZE, SIZE, 3].
+    """
+    draws = Draws("paint", *seed)
+    canvas = np.full((SIZE, SIZE, 3), _BACKGROUND, dtype=np.int64)
     for thing in things:
-        top, left = thing.cell // 3 * CELL, thing.cell % 3 * CELL
-        pixels[top : top + CELL, left : left + CELL][masks[thing.shape]] = COLORS[thing.color]
-    return pixels
+        half = _SMALLEST + draws.below(_LARGEST - _SMALLEST + 1)
+        slack = CELL - 2 * half - 1
+        top, left = (CELL * place + draws.below(slack) for place in divmod(thing.cell, 3))
+        tint = [value + draws.below(2 * _TINT + 1) - _TINT for value in COLORS[thing.color]]
+        side = 2 * half + 1
+        canvas[top : top + side, left : left + side][_mask(thing.shape, half)] = tint
+    noise = random_bits(canvas.size, "noise", *seed) % np.uint64(2 * _NOISE + 1)
+    return np.clip(canvas + noise.astype(np.int64).reshape(canvas.shape) - _NOISE, 0, 255).astype(np.uint8)
 
 
-def _question(category: str, things: Sequence[Thing], draws: _Draws) -> tuple[str, str, Sequence[str]] | None:
-    """Question, answer and the pool of choices; None where the scene has no unique answer."""
-    thing = things[draws.below(len(things))]
+def _mask(shape: str, half: int) -> np.ndarray:
+    y, x = np.mgrid[-half : half + 1, -half : half + 1]
+    if shape == "circle":
+        return x**2 + y**2 <= half * (half + 0.5)
+    if shape == "square":
+        return np.ones_like(x, dtype=bool)
+    if shape == "triangle":
+        return abs(x) <= (y + half) / 2 + 0.5
+    return np.minimum(abs(x), abs(y)) <= half // 3
+
+
+def ask(category: str, things: Sequence[Thing], draws: Draws) -> Question | None:
+    """A question of a category; None where the thing it fell on has no unique answer."""
+    thing = draws.one(things)
+    name = f"the {thing.color} {thing.shape}"
     if category == "count":
-        count = sum(t.color == thing.color for t in things)
-        return f"How many {thing.color} objects are there?", str(count), [str(n) for n in range(1, 7)]
-    if category == "color" and sum(t.shape == thing.shape for t in things) == 1:
-        return f"What is the color of the {thing.shape}?", thing.color, list(COLORS)
-    if category == "shape" and sum(t.color == thing.color for t in things) == 1:
-        return f"What is the shape of the {thing.color} object?", thing.shape, SHAPES
-    if category == "position" and sum((t.shape, t.color) == (thing.shape, thing.color) for t in things) == 1:
-        return f"Where is the {thing.color} {thing.shape}?", POSITIONS[thing.cell], POSITIONS
+        subject, count = draws.one(
+            (
+                (f"{thing.color} objects", sum(t.color == thing.color for t in things)),
+                (SHAPES[thing.shape], sum(t.shape == thing.shape for t in things)),
+            )
+        )
+        wording = draws.one(("How many {} are there?", "What is the number of {}?"))
+        return Question(wording.format(subject), str(count), [str(n) for n in range(1, 7)])
+    if category in ("color", "shape"):
+        asked, known = (thing.color, thing.shape) if category == "color" else (thing.shape, thing.color)
+        pool = list(COLORS) if category == "color" else list(SHAPES)
+        if draws.below(2):
+            wording = draws.one(("What is the {} of the object at the {}?", "Which {} does the object at the {} have?"))
+            return Question(wording.format(category, POSITIONS[thing.cell]), asked, pool)
+        if sum(known in t for t in things) > 1:
+            return None
+        wording = draws.one(("What is the {} of the {} object?", "Which {} does the {} object have?"))
+        return Question(wording.format(category, known), asked, pool)
+    if sum((t.shape, t.color) == (thing.shape, thing.color) for t in things) != 1:
+        return None
+    if category == "position":
+        wording = draws.one(("Where is {}?", "Which place in the grid has {}?"))
+        return Question(wording.format(name), POSITIONS[thing.cell], POSITIONS)
+    if category == "relation":
+        direction = draws.one(list(DIRECTIONS))
+        other = neighbor(things, thing, direction)
+        if other is not None:
+            place = f"the object {direction} {name}"
+            if draws.below(2):
+                return Question(f"What is the color of {place}?", other.color, list(COLORS))
+            return Question(f"What is the shape of {place}?", other.shape, list(SHAPES))
     return None
+
+
+def ask_yes_no(things: Sequence[Thing], draws: Draws) -> Question:
+    """A question whose answer is yes or no, half the time each as far as the scene allows."""
+    thing = draws.one(things)
+    if draws.below(2):
+        thing = thing._replace(color=draws.one(list(COLORS)), shape=draws.one(list(SHAPES)))
+    there = any((t.shape, t.color) == (thing.shape, thing.color) for t in things)
+    wording = draws.one(("Is there a {} {}?", "Can you see a {} {}?"))
+    return Question(wording.format(thing.color, thing.shape), "yes" if there else "no", ("yes", "no"))
+
+
+def neighbor(things: Sequence[Thing], thing: Thing, direction: str) -> Thing | None:
+    """What stands in the next cell in one of `DIRECTIONS`."""
+    down, right = DIRECTIONS[direction]
+    row, column = thing.cell // 3 + down, thing.cell % 3 + right
+    if not (0 <= row < 3 and 0 <= column < 3):
+        return None
+    return next((t for t in things if t.cell == 3 * row + column), None)
 
 
 def scenes(n: int = NUM_SCENES, seed: int = 0) -> Iterator[Scene]:
@@ -111,15 +202,14 @@ def scenes(n: int = NUM_SCENES, seed: int = 0) -> Iterator[Scene]:
     for number in range(n):
         category, attempt, question = CATEGORIES[number % len(CATEGORIES)], 0, None
         while question is None:
-            draws = _Draws("scene", seed, number, attempt)
-            cells = draws.some(range(9), 2 + draws.below(5))
-            things = [Thing(cell, draws.some(SHAPES, 1)[0], draws.some(list(COLORS), 1)[0]) for cell in cells]
-            question = _question(category, things, draws)
+            draws = Draws("scene", seed, number, attempt)
+            things = draw_things(draws)
+            question = ask(category, things, draws)
             attempt += 1
-        text, answer, pool = question
-        wrong = draws.some([choice for choice in pool if choice != answer], 3)
-        choices = draws.some([answer, *wrong], 4)
-        yield Scene(f"{category}_{number}", category, _draw(things), text, tuple(choices), choices.index(answer))
+        choices = question.choices(draws)
+        pixels = paint(things, "scene", seed, number)
+        answer = choices.index(question.answer)
+        yield Scene(f"{category}_{number}", category, pixels, things, question.text, choices, answer)
 
 
 def rows(chosen: Iterator[Scene]) -> list[dict[str, Any]]:

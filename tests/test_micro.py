@@ -1,0 +1,143 @@
+"""The paper in miniature: its data, its base stage, its page. The shipped models run in test_cli.py."""
+
+import json
+import re
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from scipy.stats import ttest_1samp
+
+from lmms_eval_templates.cli import main
+from lmms_eval_templates.demo.scenes import scenes
+from lmms_eval_templates.sets import PUBLISHED_SETS, template_set
+from lmms_eval_templates.space import VQA
+from lmms_eval_templates.training.collator import Collator
+from lmms_eval_templates.training.micro.data import instruction, lesson, write_mix
+from lmms_eval_templates.training.micro.model import build
+from lmms_eval_templates.training.micro.page import Results, best_ratio, claims, interval, page, verdict
+from lmms_eval_templates.training.micro.pretrain import encode, pretrain
+
+SHIPPED = Path(str(resources.files("lmms_eval_templates.training") / "micro" / "results.json"))
+
+
+@pytest.fixture(scope="module")
+def micro():
+    return build(seed=0)
+
+
+def test_every_word_of_templates_questions_and_answers_is_known(micro):
+    _, processor = micro
+    unknown = processor.tokenizer.unk_token_id
+    texts = [*VQA.sample(2_000, seed=3), *(t for name in PUBLISHED_SETS for t in template_set(name).templates)]
+    texts = [re.sub(r"\{question\}|\{choices\}", "", text) for text in texts]
+    texts += [text for scene in scenes(300, seed=8) for text in (scene.question, *scene.choices)]
+    for number in range(300):
+        turns = instruction(number, seed=8)[0]["conversations"]
+        texts += [turn["value"] for turn in turns]
+        texts += lesson(102_400 + number, seed=8).turns
+    for text, ids in zip(texts, processor.tokenizer(texts)["input_ids"], strict=True):
+        assert unknown not in ids, text
+
+
+def test_lessons_are_encoded_as_training_encodes_conversations(micro):
+    model, processor = micro
+    chosen = [lesson(number, seed=1) for number in (0, 64, 128, 192, 256, 102_500)]
+    records = []
+    for turns, pixels in chosen:
+        messages = [
+            {"role": ("user", "assistant")[n % 2], "content": [{"type": "image"}] * (n == 0) + [{"type": "text", "text": t}]}
+            for n, t in enumerate(turns)
+        ]
+        records.append({"messages": messages, "images": [Image.fromarray(pixels)], "name": "a lesson"})
+    batch = Collator(processor, max_length=512)(records)
+    encoded = encode(chosen, processor, model.config.image_seq_length)
+    assert torch.equal(encoded.ids, batch["input_ids"])
+    assert torch.equal(encoded.labels, batch["labels"])
+    assert (encoded.labels >= 0).any(dim=1).all()
+
+
+def test_nothing_that_is_tested_was_trained_on():
+    held_out = {frozenset(scene.things) for scene in scenes()}
+    pictures = {scene.pixels.tobytes() for scene in scenes()}
+    for number in range(500):
+        assert instruction(number, seed=0)[1].tobytes() not in pictures
+    from lmms_eval_templates.training.micro import data
+
+    class Fixed:
+        """Draws a held-out scene first, then another."""
+
+        def __init__(self):
+            self.given = [next(iter(held_out)), frozenset()]
+
+    draws, drawn = Fixed(), []
+    original = data.draw_things
+    data.draw_things = lambda _: drawn.append(tuple(draws.given[len(drawn)])) or drawn[-1]
+    try:
+        assert data._drawn(draws) == ()
+    finally:
+        data.draw_things = original
+
+
+def test_the_mix_is_llava_json_that_augment_takes(tmp_path, capsys):
+    write_mix(tmp_path, 60, seed=4)
+    records = json.loads((tmp_path / "mix.json").read_text())
+    assert len(records) == len({record["id"] for record in records}) == 60
+    for record in records:
+        assert Image.open(tmp_path / "images" / record["image"]).size == (48, 48)
+    assert main(["augment", str(tmp_path / "mix.json"), str(tmp_path / "t.json"), "--num-templates", "10"]) == 0
+    kinds = json.loads((tmp_path / "t.manifest.json").read_text())["kinds"]
+    assert set(kinds) == {"question", "multiple-choice"} and min(kinds.values()) > 10
+    for before, after in zip(records, json.loads((tmp_path / "t.json").read_text()), strict=True):
+        human, gpt = before["conversations"]
+        question, _, choices = human["value"].removeprefix("<image>\n").partition("\n")
+        assert question in after["conversations"][0]["value"] and choices in after["conversations"][0]["value"]
+        assert after["conversations"][1] == gpt
+
+
+def test_the_base_stage_learns_and_depends_on_its_seed_alone(tmp_path):
+    from transformers import AutoModelForImageTextToText
+
+    folders = [pretrain(tmp_path / name, 1_280, seed=1, device="cpu") for name in ("a", "b")]
+    weights = [(folder / "model.safetensors").read_bytes() for folder in folders]
+    assert weights[0] == weights[1]
+    trained, fresh = AutoModelForImageTextToText.from_pretrained(folders[0]), build(seed=1)[0]
+    _, processor = build(seed=1)
+    data = encode([lesson(n, seed=99) for n in range(64)], processor, 9)
+    from lmms_eval_templates.training.micro.pretrain import _loss
+
+    with torch.inference_mode():
+        before, after = (_loss(model, processor, data, slice(0, 64)).item() for model in (fresh, trained))
+    assert after < before - 1
+
+
+def test_verdicts_are_those_of_a_t_test():
+    differences = [3.1, 2.0, 4.4]
+    expected = ttest_1samp(differences, 0).confidence_interval(0.95)
+    found = interval(differences)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert verdict(interval([3.1, 2.9, 3.0])) == "holds"
+    assert verdict(interval([-3.1, -2.9, -3.0])) == "does not hold"
+    assert verdict(interval([3.0, -2.0, 1.0])) == verdict(interval([5.0])) == "unclear"
+
+
+def _model(num_templates, seed, avg, max_min):
+    scores = {s: {"tm_avg": avg + seed, "tm_max_min": max_min, "tm_unmatched": 0.0} for s in PUBLISHED_SETS}
+    return {"num_templates": num_templates, "seed": seed, "ratio": num_templates / 1000, "scores": scores}
+
+
+def test_claims_and_best_ratio_by_hand():
+    models = [_model(n, seed, avg, span) for seed in (0, 1, 2)
+              for n, avg, span in ((0, 50.0, 20.0), (10, 70.0, 6.0), (100, 80.0, 4.0))]  # fmt: skip
+    results = Results({"recipe": {"main": 10}, "models": models})
+    outcomes = {claim: (difference.mean, outcome) for claim, difference, outcome in claims(results)}
+    assert outcomes["higher Avg. on OOD"] == (20.0, "holds")
+    assert outcomes["smaller Max-Min on OOD (fall shown)"] == (14.0, "holds")
+    assert best_ratio(results)[0] == 100 and best_ratio(results)[2] == "does not hold"
+
+
+def test_the_shipped_page_says_what_the_results_say():
+    docs = Path(__file__).parents[1] / "docs" / "micro.md"
+    assert docs.read_text("utf-8") == page(Results(json.loads(SHIPPED.read_text("utf-8"))))

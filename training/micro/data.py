@@ -1,0 +1,194 @@
+"""Training data drawn from the demo's scenes: the base stage's lessons, and an instruction mix in LLaVA JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from lmms_eval_templates.demo.scenes import (
+    CATEGORIES,
+    COLORS,
+    DIRECTIONS,
+    POSITIONS,
+    SHAPES,
+    Draws,
+    Question,
+    Thing,
+    ask,
+    ask_yes_no,
+    draw_things,
+    neighbor,
+    paint,
+    scenes,
+)
+from lmms_eval_templates.demo.tiny_llava import WORD
+from lmms_eval_templates.matching import LETTERS
+from lmms_eval_templates.sets import PUBLISHED_SETS, template_set
+from lmms_eval_templates.space import CHOICE, QUESTION
+from lmms_eval_templates.variation import render_choices
+
+# Lessons of one kind follow each other, so that a batch has nearly one length.
+BATCH = 64
+_REPEAT, _NOTHING = "Repeat:", "nothing"
+_DESCRIPTIONS = 102_400
+_LISTED = 6
+_YES_NO_EVERY = 8
+_FEWEST_WORDS, _MOST_WORDS = 8, 24
+
+
+class Lesson(NamedTuple):
+    """A conversation of the base stage.
+
+    Attributes:
+        turns: what is said, the human and the assistant by turns.
+        pixels: uint8, shape [48, 48, 3], or None.
+    """
+
+    turns: list[str]
+    pixels: np.ndarray | None
+
+
+@cache
+def template_words() -> list[str]:
+    """Every word and sign of the template space and the three template sets, sorted."""
+    texts = [*QUESTION, *CHOICE, *(text for name in PUBLISHED_SETS for text in template_set(name).templates)]
+    placed = (re.sub(r"\{(question|choices)\}", " ", text) for text in texts)
+    return sorted({word for text in placed for word in re.findall(WORD, text)})
+
+
+def scene_words() -> list[str]:
+    """Every word and sign of questions, answers and lessons, sorted."""
+    texts = [*_DESCRIBE, _REPEAT, _NOTHING, "yes no USER: ASSISTANT:", *COLORS, *SHAPES, *SHAPES.values(), *POSITIONS]
+    texts += [*DIRECTIONS, *(f"({letter})" for letter in LETTERS[:4]), *map(str, range(10))]
+    texts += [scene.question for scene in scenes(400)]
+    texts += [ask_yes_no([Thing(0, "circle", "red")], Draws("words", n)).text for n in range(20)]
+    return sorted({word for text in texts for word in re.findall(WORD, text)})
+
+
+@cache
+def _held_out() -> set[frozenset[Thing]]:
+    return {frozenset(scene.things) for scene in scenes()}
+
+
+def _drawn(draws: Draws) -> tuple[Thing, ...]:
+    """Things that no scene of the demo benchmark shows."""
+    things = draw_things(draws)
+    while frozenset(things) in _held_out():
+        things = draw_things(draws)
+    return things
+
+
+def _any_question(things: Sequence[Thing], draws: Draws) -> Question:
+    if draws.below(_YES_NO_EVERY) == 0:
+        return ask_yes_no(things, draws)
+    question = None
+    while question is None:
+        question = ask(draws.one(CATEGORIES), things, draws)
+    return question
+
+
+def _name(things: Sequence[Thing], cell: int) -> str:
+    return next((f"{thing.color} {thing.shape}" for thing in things if thing.cell == cell), _NOTHING)
+
+
+def _describe_grid(things: Sequence[Thing], draws: Draws) -> list[str]:
+    return [_name(things, cell) for cell in range(len(POSITIONS))]
+
+
+def _describe_objects(things: Sequence[Thing], draws: Draws) -> list[str]:
+    return [f"{_name(things, thing.cell)} {POSITIONS[thing.cell]}" for thing in draws.some(things, len(things))]
+
+
+def _describe_places(things: Sequence[Thing], draws: Draws) -> list[str]:
+    return [f"{POSITIONS[cell]} {_name(things, cell)}" for cell in draws.some(range(len(POSITIONS)), _LISTED)]
+
+
+def _describe_numbers(things: Sequence[Thing], draws: Draws) -> list[str]:
+    return [
+        f"{SHAPES.get(what, what)} {sum(what in thing for thing in things)}"
+        for what in draws.some([*COLORS, *SHAPES], _LISTED)
+    ]
+
+
+def _describe_neighbors(things: Sequence[Thing], draws: Draws) -> list[str]:
+    listed = []
+    for _ in range(_LISTED - 2):
+        thing, direction = draws.one(things), draws.one(list(DIRECTIONS))
+        other = neighbor(things, thing, direction)
+        listed.append(
+            f"{direction} {_name(things, thing.cell)} {_NOTHING if other is None else _name(things, other.cell)}"
+        )
+    return listed
+
+
+_DESCRIBE = {
+    "Describe the grid.": _describe_grid,
+    "Describe the objects.": _describe_objects,
+    "Describe the places.": _describe_places,
+    "Describe the numbers.": _describe_numbers,
+    "Describe the neighbors.": _describe_neighbors,
+}
+
+
+def lesson(number: int, seed: int) -> Lesson:
+    """A lesson of the base stage.
+
+    The first 102,400 are descriptions of scenes, as in LLaVA's own first stage: cell by cell, object by object, and so
+    on. Of eight later ones six ask a bare question about a scene, one is a description, and one, without a picture, has
+    words of the template space and of the template sets repeated, in random order: a real language model knows the
+    words of any instruction, and so must this one, though it has never met them in a sentence.
+    """
+    draws = Draws("lesson", seed, number)
+    kind = number // BATCH % 8
+    if number >= _DESCRIPTIONS and kind == 0:
+        length = _FEWEST_WORDS + draws.below(_MOST_WORDS - _FEWEST_WORDS + 1)
+        words = " ".join(draws.one(template_words()) for _ in range(length))
+        return Lesson([f"{_REPEAT} {words}", words], None)
+    things = _drawn(draws)
+    if number < _DESCRIPTIONS or kind == 4:
+        request = list(_DESCRIBE)[number // BATCH % len(_DESCRIBE)]
+        turns = [request, ", ".join(_DESCRIBE[request](things, draws))]
+    else:
+        question = _any_question(things, draws)
+        turns = [question.text, question.answer]
+    return Lesson(turns, paint(things, "lesson", seed, number))
+
+
+def instruction(number: int, seed: int) -> tuple[dict[str, Any], np.ndarray]:
+    """A record of the instruction mix and its picture: a question, two times in three with choices."""
+    draws = Draws("instruction", seed, number)
+    things = _drawn(draws)
+    question = _any_question(things, draws)
+    text = question.text
+    if len(question.pool) > 2 and draws.below(3):
+        text += "\n" + render_choices(question.choices(draws)).replace(" (", "\n(")
+    record = {
+        "id": f"{seed}_{number}",
+        "image": f"{number // 1000}/{seed}_{number}.png",
+        "conversations": [{"from": "human", "value": f"<image>\n{text}"}, {"from": "gpt", "value": question.answer}],
+    }
+    return record, paint(things, "instruction", seed, number)
+
+
+def write_mix(folder: Path, n: int, seed: int) -> Path:
+    """Writes `mix.json` and `images/` to `folder`; returns the former, which exists only when all else does."""
+    records, target = [], folder / "mix.json"
+    for number in tqdm(range(n), "drawing the mix", unit=" records", disable=None):
+        record, pixels = instruction(number, seed)
+        path = folder / "images" / record["image"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+        records.append(record)
+    partial = target.with_suffix(".partial")
+    partial.write_text(json.dumps(records), "utf-8")
+    os.replace(partial, target)
+    return target

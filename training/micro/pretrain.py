@@ -1,0 +1,119 @@
+"""The base stage: the micro-LLaVA learns from random weights; lessons are encoded once and stay on the device."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from lmms_eval_templates.demo.scenes import SIZE
+
+from ..collator import IGNORED
+from .data import BATCH, Lesson, lesson
+from .model import build
+
+_LEARNING_RATE, _WARMUP, _WEIGHT_DECAY, _BETAS, _CLIP = 1e-3, 100, 0.05, (0.9, 0.98), 1.0
+
+
+class Encoded(NamedTuple):
+    """Lessons as tensors.
+
+    Attributes:
+        ids: int64, shape [lessons, tokens].
+        labels: the same, -100 outside the assistant's words.
+        lengths: int64, shape [lessons].
+        pictured: bool, shape [lessons].
+        pixels: uint8, shape [lessons, SIZE, SIZE, 3], zero where there is no picture.
+    """
+
+    ids: torch.Tensor
+    labels: torch.Tensor
+    lengths: torch.Tensor
+    pictured: torch.Tensor
+    pixels: torch.Tensor
+
+
+def encode(chosen: Sequence[Lesson], processor: Any, image_tokens: int) -> Encoded:
+    """What `training.collator` makes of the same conversations, for many of them at once."""
+    tokenizer = processor.tokenizer
+    texts = []
+    for turns, pixels in chosen:
+        said = [f"USER: {h} ASSISTANT: {a}{tokenizer.eos_token}" for h, a in zip(turns[::2], turns[1::2], strict=True)]
+        if pixels is not None:
+            said[0] = said[0].replace("USER: ", "USER: " + processor.image_token * image_tokens + " ", 1)
+        texts.append(" ".join(said))
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    ids = batch["input_ids"]
+    begins, ends = ids == tokenizer.convert_tokens_to_ids("ASSISTANT"), ids == tokenizer.eos_token_id
+    answering = (begins.cumsum(1) > ends.cumsum(1)) | ends  # from "ASSISTANT" to the end of text, which is learned too
+    answering &= ~begins & ~begins.roll(1, dims=1)
+    blank = np.zeros((SIZE, SIZE, 3), dtype=np.uint8)
+    return Encoded(
+        ids,
+        torch.where(answering, ids, IGNORED),
+        batch["attention_mask"].sum(1),
+        torch.tensor([pixels is not None for _, pixels in chosen]),
+        torch.from_numpy(np.stack([blank if pixels is None else pixels for _, pixels in chosen])),
+    )
+
+
+def _normalize(pixels: torch.Tensor, processor: Any) -> torch.Tensor:
+    """As the image processor does; shape [images, 3, SIZE, SIZE]."""
+    mean, std = (torch.tensor(v, device=pixels.device) for v in _mean_and_std(processor))
+    return ((pixels.float() / 255 - mean) / std).permute(0, 3, 1, 2)
+
+
+def _mean_and_std(processor: Any) -> tuple[list[float], list[float]]:
+    return processor.image_processor.image_mean, processor.image_processor.image_std
+
+
+def pretrain(folder: Path, num_lessons: int, seed: int, device: str) -> Path:
+    """Trains on `num_lessons` lessons, each once, and writes model and processor to `folder`."""
+    model, processor = build(seed)
+    model.to(device).train()
+    drawn = [lesson(n, seed) for n in tqdm(range(num_lessons), "drawing lessons", unit=" lessons", disable=None)]
+    data = Encoded(*(t.to(device) for t in encode(drawn, processor, model.config.image_seq_length)))
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY, betas=_BETAS, fused=device != "cpu"
+    )
+    steps = num_lessons // BATCH
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: min(1.0, (step + 1) / _WARMUP) * (0.02 + 0.49 * (1 + math.cos(math.pi * step / steps))),
+    )
+    with tqdm(range(steps), "base stage", unit=" steps", disable=None) as bar:
+        for step in bar:
+            rows = slice(step * BATCH, (step + 1) * BATCH)
+            loss = _loss(model, processor, data, rows)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
+            optimizer.step()
+            schedule.step()
+            if step % 100 == 0:
+                bar.set_postfix(loss=f"{loss.item():.3f}")
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    model.save_pretrained(partial)
+    processor.save_pretrained(partial)
+    os.replace(partial, folder)
+    return folder
+
+
+def _loss(model: Any, processor: Any, data: Encoded, rows: slice) -> torch.Tensor:
+    """Mean cross-entropy of the assistant's words."""
+    longest = int(data.lengths[rows].max())
+    ids, labels = data.ids[rows, :longest], data.labels[rows, 1:longest]
+    attended = torch.arange(longest, device=ids.device) < data.lengths[rows, None]
+    shown = data.pixels[rows][data.pictured[rows]]
+    pixels = _normalize(shown, processor) if len(shown) else None
+    hidden = model.model(input_ids=ids, attention_mask=attended.long(), pixel_values=pixels)[0][:, :-1]
+    learned = labels != IGNORED  # the output layer sees these places alone
+    return torch.nn.functional.cross_entropy(model.lm_head(hidden[learned]), labels[learned])
