@@ -7,6 +7,7 @@ import pytest
 
 from lmms_eval_templates import CHOICE, QUESTION, VQA
 from lmms_eval_templates.cli import SUBCOMMANDS, main
+from lmms_eval_templates.sets import PUBLISHED_SETS
 
 
 def test_every_subcommand_has_help_with_an_example(capsys):
@@ -59,14 +60,21 @@ def test_tasks_path(capsys):
     assert (Path(capsys.readouterr().out.strip()) / "template_matters.yaml").exists()
 
 
-def test_demo_runs_the_real_lmms_eval(tmp_path):
-    command = [sys.executable, "-m", "lmms_eval_templates.cli", "demo", "--items", "4", "--output", "out"]
+def test_demo_shows_what_training_on_templates_does(tmp_path):
+    command = [sys.executable, "-m", "lmms_eval_templates.cli", "demo", "--items", "30", "--output", "out"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "demo_tm_complex" in done.stdout and "The weights are random" in done.stdout
-    (results,) = (tmp_path / "out").rglob("*_results.json")
-    samples = {
-        p.name.split("samples_")[1]: len(p.read_text().splitlines()) for p in (tmp_path / "out").rglob("*.jsonl")
-    }
-    assert samples == {"demo_tm_simple.jsonl": 12, "demo_tm_complex.jsonl": 400, "demo_tm_ood.jsonl": 100}
-    assert "tm_p_value,none" in json.loads(results.read_text())["results"]["demo_tm_ood"]
+    scores = {}
+    for model in ("original", "templated"):
+        (results,) = (tmp_path / "out" / "logs" / model).rglob("*_results.json")
+        values = json.loads(results.read_text())["results"]
+        assert "tm_p_value,none" in values["demo_tm_ood"]
+        scores[model] = {
+            setting: (values[f"demo_tm_{setting}"]["tm_avg,none"], values[f"demo_tm_{setting}"]["tm_max_min,none"])
+            for setting in PUBLISHED_SETS
+        }
+        samples = {p.name.split("samples_")[1]: len(p.read_text().splitlines()) for p in results.parent.glob("*.jsonl")}
+        assert samples == {"demo_tm_simple.jsonl": 90, "demo_tm_complex.jsonl": 3_000, "demo_tm_ood.jsonl": 750}
+        row = next(line for line in done.stdout.splitlines() if line.startswith(f"| {model} | Avg. |"))
+        shown = [float(cell.strip(" *")) for cell in row.split("|")[3:6]]
+        assert shown == pytest.approx([avg for avg, _ in scores[model].values()], abs=0.006)

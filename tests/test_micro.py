@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from lmms_eval_templates.training.collator import Collator
+from lmms_eval_templates.training.micro import data
+from lmms_eval_templates.training.micro.data import instruction, lesson, write_mix
+from lmms_eval_templates.training.micro.model import build
+from lmms_eval_templates.training.micro.page import Results, best_ratio, claims, interval, page, verdict
+from lmms_eval_templates.training.micro.pretrain import Stage, encode, pretrain
 from PIL import Image
 from scipy.stats import ttest_1samp
 
 from lmms_eval_templates.cli import main
-from lmms_eval_templates.demo.scenes import scenes
+from lmms_eval_templates.demo.scenes import Draws, draw_things, scenes
 from lmms_eval_templates.sets import PUBLISHED_SETS, template_set
 from lmms_eval_templates.space import VQA
-from lmms_eval_templates.training.collator import Collator
-from lmms_eval_templates.training.micro.data import instruction, lesson, write_mix
-from lmms_eval_templates.training.micro.model import build
-from lmms_eval_templates.training.micro.page import Results, best_ratio, claims, interval, page, verdict
-from lmms_eval_templates.training.micro.pretrain import encode, pretrain
 
 SHIPPED = Path(str(resources.files("lmms_eval_templates.training") / "micro" / "results.json"))
 
@@ -48,9 +49,10 @@ def test_lessons_are_encoded_as_training_encodes_conversations(micro):
     records = []
     for turns, pixels in chosen:
         messages = [
-            {"role": ("user", "assistant")[n % 2], "content": [{"type": "image"}] * (n == 0) + [{"type": "text", "text": t}]}
-            for n, t in enumerate(turns)
+            {"role": ("user", "assistant")[n % 2], "content": [{"type": "text", "text": turn}]}
+            for n, turn in enumerate(turns)
         ]
+        messages[0]["content"].insert(0, {"type": "image"})
         records.append({"messages": messages, "images": [Image.fromarray(pixels)], "name": "a lesson"})
     batch = Collator(processor, max_length=512)(records)
     encoded = encode(chosen, processor, model.config.image_seq_length)
@@ -59,26 +61,14 @@ def test_lessons_are_encoded_as_training_encodes_conversations(micro):
     assert (encoded.labels >= 0).any(dim=1).all()
 
 
-def test_nothing_that_is_tested_was_trained_on():
-    held_out = {frozenset(scene.things) for scene in scenes()}
-    pictures = {scene.pixels.tobytes() for scene in scenes()}
-    for number in range(500):
-        assert instruction(number, seed=0)[1].tobytes() not in pictures
-    from lmms_eval_templates.training.micro import data
-
-    class Fixed:
-        """Draws a held-out scene first, then another."""
-
-        def __init__(self):
-            self.given = [next(iter(held_out)), frozenset()]
-
-    draws, drawn = Fixed(), []
-    original = data.draw_things
-    data.draw_things = lambda _: drawn.append(tuple(draws.given[len(drawn)])) or drawn[-1]
-    try:
-        assert data._drawn(draws) == ()
-    finally:
-        data.draw_things = original
+def test_a_scene_of_the_benchmark_is_not_trained_on(monkeypatch):
+    draws = Draws("some", 0)
+    first, second = draw_things(draws), draw_things(draws)
+    assert data._drawn(Draws("some", 0)) == first
+    monkeypatch.setattr(data, "_held_out", lambda: {frozenset(reversed(first))})
+    assert data._drawn(Draws("some", 0)) == second
+    monkeypatch.undo()
+    assert {frozenset(scene.things) for scene in scenes()} == data._held_out()
 
 
 def test_the_mix_is_llava_json_that_augment_takes(tmp_path, capsys):
@@ -100,16 +90,16 @@ def test_the_mix_is_llava_json_that_augment_takes(tmp_path, capsys):
 def test_the_base_stage_learns_and_depends_on_its_seed_alone(tmp_path):
     from transformers import AutoModelForImageTextToText
 
-    folders = [pretrain(tmp_path / name, 1_280, seed=1, device="cpu") for name in ("a", "b")]
+    folders = [pretrain(tmp_path / name, [Stage(1_280, 1_280)], seed=1, device="cpu") for name in ("a", "b")]
     weights = [(folder / "model.safetensors").read_bytes() for folder in folders]
     assert weights[0] == weights[1]
     trained, fresh = AutoModelForImageTextToText.from_pretrained(folders[0]), build(seed=1)[0]
     _, processor = build(seed=1)
-    data = encode([lesson(n, seed=99) for n in range(64)], processor, 9)
+    lessons = encode([lesson(n, seed=99) for n in range(64)], processor, 9)
     from lmms_eval_templates.training.micro.pretrain import _loss
 
     with torch.inference_mode():
-        before, after = (_loss(model, processor, data, slice(0, 64)).item() for model in (fresh, trained))
+        before, after = (_loss(model, processor, lessons, slice(0, 64)).item() for model in (fresh, trained))
     assert after < before - 1
 
 

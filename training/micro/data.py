@@ -39,7 +39,7 @@ from lmms_eval_templates.variation import render_choices
 # Lessons of one kind follow each other, so that a batch has nearly one length.
 BATCH = 64
 _REPEAT, _NOTHING = "Repeat:", "nothing"
-_DESCRIPTIONS = 102_400
+DESCRIPTIONS = 102_400
 _LISTED = 6
 _YES_NO_EVERY = 8
 _FEWEST_WORDS, _MOST_WORDS = 8, 24
@@ -149,12 +149,12 @@ def lesson(number: int, seed: int) -> Lesson:
     """
     draws = Draws("lesson", seed, number)
     kind = number // BATCH % 8
-    if number >= _DESCRIPTIONS and kind == 0:
+    if number >= DESCRIPTIONS and kind == 0:
         length = _FEWEST_WORDS + draws.below(_MOST_WORDS - _FEWEST_WORDS + 1)
         words = " ".join(draws.one(template_words()) for _ in range(length))
         return Lesson([f"{_REPEAT} {words}", words], None)
     things = _drawn(draws)
-    if number < _DESCRIPTIONS or kind == 4:
+    if number < DESCRIPTIONS or kind == 4:
         request = list(_DESCRIBE)[number // BATCH % len(_DESCRIBE)]
         turns = [request, ", ".join(_DESCRIBE[request](things, draws))]
     else:

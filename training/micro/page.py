@@ -180,8 +180,8 @@ def page(results: Results) -> str:
     counts = sorted(n for n in results.ratios if n)
     if len(counts) > 1:
         best, lead, outcome = best_ratio(results)
-        rows = _score_rows(results, {"0": 0, **{f"{n:,} ({results.ratios[n]:.2g})": n for n in counts}})
-        table = _table(_score_head("templates (ratio)"), list(rows))
+        ratios = _score_rows(results, {"0": 0, **{f"{n:,} ({results.ratios[n]:.2g})": n for n in counts}})
+        table = _table(_score_head("templates (ratio)"), list(ratios))
         text += _RATIOS.format(table=table, best=best, lead=lead, verdict=outcome)
     stages = ", ".join(f"{name} {seconds / 60:.1f}" for name, seconds in _stages(recipe["seconds"]).items())
     packages = ", ".join(f"{name} {number}" for name, number in recipe["packages"].items())

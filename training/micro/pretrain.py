@@ -16,10 +16,26 @@ from tqdm import tqdm
 from lmms_eval_templates.demo.scenes import SIZE
 
 from ..collator import IGNORED
-from .data import BATCH, Lesson, lesson
+from .data import BATCH, DESCRIPTIONS, Lesson, lesson
 from .model import build
 
 _LEARNING_RATE, _WARMUP, _WEIGHT_DECAY, _BETAS, _CLIP = 1e-3, 100, 0.05, (0.9, 0.98), 1.0
+
+
+class Stage(NamedTuple):
+    """A part of the base stage with a schedule of its own.
+
+    Attributes:
+        lessons: how many.
+        horizon: lessons over which the learning rate falls to a fiftieth; with more than `lessons` it stops on the way.
+    """
+
+    lessons: int
+    horizon: int
+
+
+# Descriptions, as in LLaVA's own first stage; then questions.
+STAGES = (Stage(DESCRIPTIONS, 150_000), Stage(96_000, 96_000))
 
 
 class Encoded(NamedTuple):
@@ -74,24 +90,35 @@ def _mean_and_std(processor: Any) -> tuple[list[float], list[float]]:
     return processor.image_processor.image_mean, processor.image_processor.image_std
 
 
-def pretrain(folder: Path, num_lessons: int, seed: int, device: str) -> Path:
-    """Trains on `num_lessons` lessons, each once, and writes model and processor to `folder`."""
+def pretrain(folder: Path, stages: Sequence[Stage], seed: int, device: str) -> Path:
+    """Trains from random weights, stage by stage, and writes model and processor to `folder`."""
     model, processor = build(seed)
     model.to(device).train()
-    drawn = [lesson(n, seed) for n in tqdm(range(num_lessons), "drawing lessons", unit=" lessons", disable=None)]
-    data = Encoded(*(t.to(device) for t in encode(drawn, processor, model.config.image_seq_length)))
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY, betas=_BETAS, fused=device != "cpu"
-    )
-    steps = num_lessons // BATCH
+    begin = 0
+    for stage in stages:
+        numbers = tqdm(range(begin, begin + stage.lessons), "drawing lessons", unit=" lessons", disable=None)
+        encoded = encode([lesson(n, seed) for n in numbers], processor, model.config.image_seq_length)
+        _train(model, processor, Encoded(*(tensor.to(device) for tensor in encoded)), stage.horizon)
+        begin += stage.lessons
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    model.save_pretrained(partial)
+    processor.save_pretrained(partial)
+    os.replace(partial, folder)
+    return folder
+
+
+def _train(model: Any, processor: Any, data: Encoded, horizon: int) -> None:
+    """One pass over lessons; the learning rate falls as a cosine over `horizon` lessons."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY, betas=_BETAS)
+    steps = horizon // BATCH
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: min(1.0, (step + 1) / _WARMUP) * (0.02 + 0.49 * (1 + math.cos(math.pi * step / steps))),
     )
-    with tqdm(range(steps), "base stage", unit=" steps", disable=None) as bar:
+    with tqdm(range(len(data.ids) // BATCH), "base stage", unit=" steps", disable=None) as bar:
         for step in bar:
-            rows = slice(step * BATCH, (step + 1) * BATCH)
-            loss = _loss(model, processor, data, rows)
+            loss = _loss(model, processor, data, slice(step * BATCH, (step + 1) * BATCH))
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
@@ -99,12 +126,6 @@ def pretrain(folder: Path, num_lessons: int, seed: int, device: str) -> Path:
             schedule.step()
             if step % 100 == 0:
                 bar.set_postfix(loss=f"{loss.item():.3f}")
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    model.save_pretrained(partial)
-    processor.save_pretrained(partial)
-    os.replace(partial, folder)
-    return folder
 
 
 def _loss(model: Any, processor: Any, data: Encoded, rows: slice) -> torch.Tensor:

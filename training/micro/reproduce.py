@@ -8,6 +8,7 @@ Run the same command again to go on after an interruption.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -27,13 +28,14 @@ from lmms_eval_templates.sets import TemplateError
 from .data import write_mix
 from .model import build
 from .page import write_page
-from .pretrain import pretrain
+from .pretrain import STAGES, pretrain
 from .results import digest, read_scores, write_results
 
-NUM_LESSONS, NUM_RECORDS = 150_000, 20_000
+NUM_RECORDS = 20_000
 # Question templates of the ratios that are compared; the templated arm of the main comparison has `MAIN`.
 NUM_TEMPLATES = (10, 100, 1_000, 5_000, 20_000)
 MAIN = 1_000
+COMMAND = "python -m lmms_eval_templates.training.micro.reproduce runs/micro"
 CONFIG = resources.files("lmms_eval_templates.training") / "micro" / "micro.yaml"
 
 
@@ -79,7 +81,7 @@ class Reproduction:
         """
         self._once(self.folder / "mix.json", lambda: write_mix(self.folder, NUM_RECORDS, seed=0))
         base = self.folder / "base"
-        self._once(base, lambda: pretrain(base, NUM_LESSONS, seed=0, device=self.device))
+        self._once(base, lambda: pretrain(base, STAGES, seed=0, device=self.device))
         with ThreadPoolExecutor(self.jobs) as pool:
             return list(pool.map(self._arm, chosen))
 
@@ -113,6 +115,19 @@ class Reproduction:
     def model(self, arm: Arm) -> Path:
         """Where an arm's merged model lies."""
         return self.folder / "models" / arm.name
+
+    def export(self, seed: int) -> None:
+        """Writes `weights/`: the two models of a seed in float16, with what made them."""
+        import torch
+        from transformers import AutoModelForImageTextToText, AutoProcessor
+
+        made: dict[str, Any] = {"command": COMMAND, "seed": seed, "sha256": {}}
+        for name, num_templates in (("original", 0), ("templated", MAIN)):
+            source, target = self.model(Arm(num_templates, seed)), self.folder / "weights" / name
+            AutoModelForImageTextToText.from_pretrained(source, dtype=torch.float16).save_pretrained(target)
+            AutoProcessor.from_pretrained(source).save_pretrained(target)
+            made["sha256"][name] = hashlib.sha256((target / "model.safetensors").read_bytes()).hexdigest()
+        (self.folder / "weights" / "made.json").write_text(json.dumps(made, indent=1) + "\n", "utf-8")
 
     def _evaluate(self, arm: Arm, model: Path) -> dict[str, Any]:
         """Scores from the real lmms-eval, which exits with 0 whatever happens."""
@@ -186,7 +201,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder = reproduction.folder
     seconds = [json.loads(line) for line in (folder / "seconds.jsonl").read_text("utf-8").splitlines()]
     recipe = {
-        "lessons": NUM_LESSONS,
+        "lessons": sum(stage.lessons for stage in STAGES),
         "records": NUM_RECORDS,
         "main": MAIN,
         "items": NUM_SCENES,
@@ -196,7 +211,8 @@ def main(arguments: list[str] | None = None) -> int:
     }
     write_results(folder / "results.json", models, {**recipe, "seconds": seconds})
     write_page(folder / "results.json", folder / "micro.md")
-    print(f"results: {folder / 'results.json'}\npage: {folder / 'micro.md'}")
+    reproduction.export(parsed.seeds[0])
+    print(f"results: {folder / 'results.json'}\npage: {folder / 'micro.md'}\nweights: {folder / 'weights'}")
     return 0
 
 
