@@ -39,7 +39,9 @@ from lmms_eval_templates.variation import render_choices
 # Lessons of one kind follow each other, so that a batch has nearly one length.
 BATCH = 64
 _REPEAT, _NOTHING = "Repeat:", "nothing"
-DESCRIPTIONS = 102_400
+# Numbers of lessons at which descriptions end and at which only the slowest questions to learn go on.
+DESCRIPTIONS, HARD_QUESTIONS = 102_400, 262_400
+_HARD_CATEGORIES = (*("position", "relation") * 4, "count")  # the last because it can be asked of any scene
 _LISTED = 6
 _YES_NO_EVERY = 8
 _FEWEST_WORDS, _MOST_WORDS = 8, 24
@@ -87,12 +89,12 @@ def _drawn(draws: Draws) -> tuple[Thing, ...]:
     return things
 
 
-def _any_question(things: Sequence[Thing], draws: Draws) -> Question:
+def _any_question(things: Sequence[Thing], draws: Draws, categories: Sequence[str] = CATEGORIES) -> Question:
     if draws.below(_YES_NO_EVERY) == 0:
         return ask_yes_no(things, draws)
     question = None
     while question is None:
-        question = ask(draws.one(CATEGORIES), things, draws)
+        question = ask(draws.one(categories), things, draws)
     return question
 
 
@@ -158,24 +160,23 @@ def lesson(number: int, seed: int) -> Lesson:
         request = list(_DESCRIBE)[number // BATCH % len(_DESCRIBE)]
         turns = [request, ", ".join(_DESCRIBE[request](things, draws))]
     else:
-        question = _any_question(things, draws)
+        question = _any_question(things, draws, CATEGORIES if number < HARD_QUESTIONS else _HARD_CATEGORIES)
         turns = [question.text, question.answer]
     return Lesson(turns, paint(things, "lesson", seed, number))
 
 
 def instruction(number: int, seed: int) -> tuple[dict[str, Any], np.ndarray]:
-    """A record of the instruction mix and its picture: a question, two times in three with choices."""
+    """A record of the instruction mix and its picture: two questions, each two times in three with choices."""
     draws = Draws("instruction", seed, number)
     things = _drawn(draws)
-    question = _any_question(things, draws)
-    text = question.text
-    if len(question.pool) > 2 and draws.below(3):
-        text += "\n" + render_choices(question.choices(draws)).replace(" (", "\n(")
-    record = {
-        "id": f"{seed}_{number}",
-        "image": f"{number // 1000}/{seed}_{number}.png",
-        "conversations": [{"from": "human", "value": f"<image>\n{text}"}, {"from": "gpt", "value": question.answer}],
-    }
+    turns = []
+    for mark in ("<image>\n", ""):
+        question = _any_question(things, draws)
+        text = mark + question.text
+        if len(question.pool) > 2 and draws.below(3):
+            text += "\n" + render_choices(question.choices(draws)).replace(" (", "\n(")
+        turns += [{"from": "human", "value": text}, {"from": "gpt", "value": question.answer}]
+    record = {"id": f"{seed}_{number}", "image": f"{number // 1000}/{seed}_{number}.png", "conversations": turns}
     return record, paint(things, "instruction", seed, number)
 
 

@@ -110,12 +110,17 @@ def claims(results: Results) -> list[tuple[str, Interval, str]]:
 
 
 def best_ratio(results: Results) -> tuple[int, Interval, str]:
-    """The number of templates with the highest mean Avg. over the three sets, its lead over the largest, a verdict."""
+    """The number of templates with the highest mean Avg. over the three sets, its lead over the largest, a verdict.
+
+    Seeds that some ratio lacks are left out.
+    """
     counts = sorted(n for n in results.ratios if n)
+    seeds = set.intersection(*({m["seed"] for m in results.models if m["num_templates"] == n} for n in counts))
 
     def averages(num_templates: int) -> list[float]:
-        sets = [results.values(num_templates, setting, _AVG) for setting in PUBLISHED_SETS]
-        return [statistics.fmean(values) for values in zip(*sets, strict=True)]
+        models = [m for m in results.models if m["num_templates"] == num_templates and m["seed"] in seeds]
+        ordered = sorted(models, key=lambda model: model["seed"])
+        return [statistics.fmean(m["scores"][setting][_AVG] for setting in PUBLISHED_SETS) for m in ordered]
 
     best = max(counts, key=lambda n: statistics.fmean(averages(n)))
     lead = interval([a - b for a, b in zip(averages(best), averages(counts[-1]), strict=True)])

@@ -34,8 +34,8 @@ class Stage(NamedTuple):
     horizon: int
 
 
-# Descriptions, as in LLaVA's own first stage; then questions.
-STAGES = (Stage(DESCRIPTIONS, 150_000), Stage(96_000, 96_000))
+# Descriptions, as in LLaVA's own first stage; then questions, with fresh rises of the learning rate.
+STAGES = (Stage(DESCRIPTIONS, 150_000), Stage(96_000, 96_000), Stage(64_000, 64_000), Stage(64_000, 64_000))
 
 
 class Encoded(NamedTuple):
