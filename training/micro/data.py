@@ -43,8 +43,12 @@ _REPEAT, _NOTHING = "Repeat:", "nothing"
 DESCRIPTIONS, HARD_QUESTIONS = 102_400, 262_400
 _HARD_CATEGORIES = (*("position", "relation") * 4, "count")  # the last because it can be asked of any scene
 _LISTED = 6
-_YES_NO_EVERY = 8
+_YES_NO_EVERY, _TRIES = 8, 10
 _FEWEST_WORDS, _MOST_WORDS = 8, 24
+# What may stand around a question of the instruction mix.
+_BEFORE = ("", "", "", "Look at the picture.", "Please look at this image.", "Based on the image:")
+_AFTER_QUESTION = ("", "", "Please answer.")
+_AFTER_CHOICES = ("", "", "Answer with one of the given choices.", "Respond with one of these.")
 
 
 class Lesson(NamedTuple):
@@ -165,17 +169,35 @@ def lesson(number: int, seed: int) -> Lesson:
     return Lesson(turns, paint(things, "lesson", seed, number))
 
 
+def _balanced_question(things: Sequence[Thing], draws: Draws) -> Question:
+    """A question of a category that is drawn first, so that those which few scenes allow are not rare."""
+    if draws.below(_YES_NO_EVERY) == 0:
+        return ask_yes_no(things, draws)
+    category = draws.one(CATEGORIES)
+    asked = (ask(category, things, draws) for _ in range(_TRIES))
+    return next((question for question in asked if question), None) or _any_question(things, draws)
+
+
+def _instruction_text(question: Question, draws: Draws) -> str:
+    """A question in plain wording, two times in three with choices; like LLaVA's own mix, it varies a little."""
+    lines = [f"{draws.one(_BEFORE)} {question.text}".strip()]
+    if len(question.pool) > 2 and draws.below(3):
+        lines += render_choices(question.choices(draws)).replace(" (", "\n(").split("\n")
+        lines.append(draws.one(_AFTER_CHOICES))
+    else:
+        lines.append(draws.one(_AFTER_QUESTION))
+    return "\n".join(filter(None, lines))
+
+
 def instruction(number: int, seed: int) -> tuple[dict[str, Any], np.ndarray]:
-    """A record of the instruction mix and its picture: two questions, each two times in three with choices."""
+    """A record of the instruction mix, two questions about one picture, and the picture."""
     draws = Draws("instruction", seed, number)
     things = _drawn(draws)
     turns = []
     for mark in ("<image>\n", ""):
-        question = _any_question(things, draws)
-        text = mark + question.text
-        if len(question.pool) > 2 and draws.below(3):
-            text += "\n" + render_choices(question.choices(draws)).replace(" (", "\n(")
-        turns += [{"from": "human", "value": text}, {"from": "gpt", "value": question.answer}]
+        question = _balanced_question(things, draws)
+        turns.append({"from": "human", "value": mark + _instruction_text(question, draws)})
+        turns.append({"from": "gpt", "value": question.answer})
     record = {"id": f"{seed}_{number}", "image": f"{number // 1000}/{seed}_{number}.png", "conversations": turns}
     return record, paint(things, "instruction", seed, number)
 
