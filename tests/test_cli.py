@@ -78,3 +78,9 @@ def test_demo_shows_what_training_on_templates_does(tmp_path):
         row = next(line for line in done.stdout.splitlines() if line.startswith(f"| {model} | Avg. |"))
         shown = [float(cell.strip(" *")) for cell in row.split("|")[3:6]]
         assert shown == pytest.approx([avg for avg, _ in scores[model].values()], abs=0.006)
+    original, templated = scores["original"], scores["templated"]
+    assert templated["complex"][0] - original["complex"][0] > 20
+    assert original["complex"][1] - templated["complex"][1] > 20
+    assert templated["ood"][0] > original["ood"][0]
+    assert original["ood"][1] - templated["ood"][1] > 15
+    assert (tmp_path / "out" / "report" / "index.html").exists()
