@@ -166,6 +166,12 @@ _RECIPE = """
 python -m lmms_eval_templates.training.micro.reproduce runs/micro
 ```
 
+The base learned from {lessons:,} lessons: descriptions of scenes, then bare questions with answers of one or two words,
+and, without a picture, lists of words to repeat, drawn from the words of all templates, so that it knows these words
+but has met them in no sentence. The instruction mix holds two questions a record, two in three with choices, some with
+a plain phrase before or after ("Look at the picture."); `augment` puts a template around the first. An answer that
+names no choice, such as an empty one, counts as wrong (`tm_unmatched`).
+
 On {machine}, device {device}, {jobs} models at once. Minutes, summed over models: {stages}. All seeds share one base; a
 seed draws the templates, the LoRA weights and the order of the records. Packages: {packages}.
 
@@ -199,7 +205,7 @@ def page(results: Results) -> str:
         for model in results.models
     ]
     head = ["model", *(f"{setting_name(s)} Avg. / Max-Min" for s in PUBLISHED_SETS), "`tm_unmatched`, highest"]
-    settings = {key: recipe[key] for key in ("machine", "device", "jobs")}
+    settings = {key: recipe[key] for key in ("machine", "device", "jobs", "lessons")}
     return text + _RECIPE.format(**settings, stages=stages, packages=packages, models=_table(head, rows))
 
 
