@@ -226,3 +226,8 @@ def test_assignment_is_balanced_to_within_one_and_uses_all():
 def test_importing_the_package_imports_neither_torch_nor_lmms_eval():
     code = "import sys, lmms_eval_templates; print([m for m in ('torch', 'lmms_eval', 'datasets') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_question_templates_end_with_their_question():
+    """So that `augment` can put one before a question without touching what follows."""
+    assert all(template.endswith("{question}") and template.count("{question}") == 1 for template in QUESTION)
