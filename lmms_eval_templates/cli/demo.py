@@ -13,7 +13,7 @@ from pathlib import Path
 from ..settings import Settings
 
 NAME = "demo"
-HELP = "run lmms-eval on the embedded benchmark and two embedded models, and write a report; takes three minutes"
+HELP = "run lmms-eval on the embedded benchmark and two embedded models, and write a report; takes a minute or two"
 EXAMPLE = "lmms-eval-templates demo --output demo"
 # A micro-LLaVA tuned on the original data, and one tuned on the same data with templates.
 MODELS = ("original", "templated")
