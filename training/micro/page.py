@@ -170,8 +170,8 @@ The base learned from {lessons:,} lessons: descriptions of scenes, then bare que
 and, without a picture, lists of words to repeat, drawn from the words of all templates, so that it knows these words
 but has met them in no sentence. The instruction mix holds two questions a record, two in three with choices, some with
 a plain phrase before or after ("Look at the picture."); `augment` puts a template around the first. An answer that
-names no choice, such as an empty one, counts as wrong (`tm_unmatched`). The mix was settled after trials that were scored
-on these same scenes, so that the figures show what can happen and are no unbiased estimate.
+names no choice, such as an empty one, counts as wrong (`tm_unmatched`). The mix was settled after trials that were
+scored on these same scenes, so that the figures show what can happen and are no unbiased estimate.
 
 On {machine}, device {device}, {jobs} models at once. Minutes, summed over models: {stages}. All seeds share one base; a
 seed draws the templates, the LoRA weights and the order of the records. Packages: {packages}.
