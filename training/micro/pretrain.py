@@ -82,12 +82,9 @@ def encode(chosen: Sequence[Lesson], processor: Any, image_tokens: int) -> Encod
 
 def _normalize(pixels: torch.Tensor, processor: Any) -> torch.Tensor:
     """As the image processor does; shape [images, 3, SIZE, SIZE]."""
-    mean, std = (torch.tensor(v, device=pixels.device) for v in _mean_and_std(processor))
+    images = processor.image_processor
+    mean, std = (torch.tensor(values, device=pixels.device) for values in (images.image_mean, images.image_std))
     return ((pixels.float() / 255 - mean) / std).permute(0, 3, 1, 2)
-
-
-def _mean_and_std(processor: Any) -> tuple[list[float], list[float]]:
-    return processor.image_processor.image_mean, processor.image_processor.image_std
 
 
 def pretrain(folder: Path, stages: Sequence[Stage], seed: int, device: str) -> Path:

@@ -167,7 +167,8 @@ class Reproduction:
         printed = result.with_name(result.name + ".txt")
         printed.parent.mkdir(parents=True, exist_ok=True)
         threads = str(max(1, (os.cpu_count() or 1) // self.jobs))
-        environment = {**os.environ, "OMP_NUM_THREADS": threads, "TM_ITEMS": "0", "TM_EMBEDDER": "none"}
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("TM_")}
+        environment = {**inherited, "OMP_NUM_THREADS": threads, "TM_ITEMS": "0", "TM_EMBEDDER": "none"}
         command = [sys.executable, "-m", module, *map(str, arguments)]
         with open(printed, "w", encoding="utf-8") as file:
             status = subprocess.run(command, stdout=file, stderr=file, env=environment, cwd=self.folder).returncode
