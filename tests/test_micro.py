@@ -45,7 +45,8 @@ def test_every_word_of_templates_questions_and_answers_is_known(micro):
 
 def test_lessons_are_encoded_as_training_encodes_conversations(micro):
     model, processor = micro
-    chosen = [lesson(number, seed=1) for number in (0, 64, 128, 192, 256, data.DESCRIPTIONS + 100)]
+    described, asked = (0, 64, 128, 192, 256), (data.DESCRIPTIONS + 100, data.DESCRIPTIONS + 130)
+    chosen = [lesson(number, seed=1) for number in (*described, *asked)]
     records = []
     for turns, pixels in chosen:
         messages = [

@@ -39,12 +39,13 @@ from lmms_eval_templates.variation import render_choices
 # Lessons of one kind follow each other, so that a batch has nearly one length.
 BATCH = 64
 _REPEAT, _NOTHING = "Repeat:", "nothing"
-# Numbers of lessons at which descriptions end and at which only the slowest questions to learn go on.
-DESCRIPTIONS, HARD_QUESTIONS = 102_400, 262_400
-_HARD_CATEGORIES = (*("position", "relation") * 4, "count")  # the last because it can be asked of any scene
+DESCRIPTIONS = 102_400  # number of the first lesson that may be something else
 _LISTED = 6
 _YES_NO_EVERY, _TRIES = 8, 10
+_QUESTIONS = 3  # in a lesson
+_LESSON_CATEGORIES = (*CATEGORIES, "position", "relation", "relation")  # the slowest to learn more often
 _FEWEST_WORDS, _MOST_WORDS = 8, 24
+_MOST_WORDS_AROUND = 12
 # What may stand around a question of the instruction mix.
 _BEFORE = ("", "", "", "Look at the picture.", "Please look at this image.", "Based on the image:")
 _AFTER_QUESTION = ("", "", "Please answer.")
@@ -93,13 +94,15 @@ def _drawn(draws: Draws) -> tuple[Thing, ...]:
     return things
 
 
-def _any_question(things: Sequence[Thing], draws: Draws, categories: Sequence[str] = CATEGORIES) -> Question:
+def _question(things: Sequence[Thing], draws: Draws, categories: Sequence[str]) -> Question:
+    """A question of a category that is drawn first, so that those which few scenes allow are not rare."""
     if draws.below(_YES_NO_EVERY) == 0:
         return ask_yes_no(things, draws)
-    question = None
-    while question is None:
-        question = ask(draws.one(categories), things, draws)
-    return question
+    category = draws.one(categories)
+    for _ in range(_TRIES):
+        if question := ask(category, things, draws):
+            return question
+    return _question(things, draws, categories)
 
 
 def _name(things: Sequence[Thing], cell: int) -> str:
@@ -111,11 +114,12 @@ def _describe_grid(things: Sequence[Thing], draws: Draws) -> list[str]:
 
 
 def _describe_objects(things: Sequence[Thing], draws: Draws) -> list[str]:
-    return [f"{_name(things, thing.cell)} {POSITIONS[thing.cell]}" for thing in draws.some(things, len(things))]
+    ordered = draws.some(things, len(things))
+    return [f"the {_name(things, thing.cell)} is at the {POSITIONS[thing.cell]}" for thing in ordered]
 
 
 def _describe_places(things: Sequence[Thing], draws: Draws) -> list[str]:
-    return [f"{POSITIONS[cell]} {_name(things, cell)}" for cell in draws.some(range(len(POSITIONS)), _LISTED)]
+    return [f"at the {POSITIONS[cell]} is {_name(things, cell)}" for cell in draws.some(range(len(POSITIONS)), _LISTED)]
 
 
 def _describe_numbers(things: Sequence[Thing], draws: Draws) -> list[str]:
@@ -130,9 +134,8 @@ def _describe_neighbors(things: Sequence[Thing], draws: Draws) -> list[str]:
     for _ in range(_LISTED - 2):
         thing, direction = draws.one(things), draws.one(list(DIRECTIONS))
         other = neighbor(things, thing, direction)
-        listed.append(
-            f"{direction} {_name(things, thing.cell)} {_NOTHING if other is None else _name(things, other.cell)}"
-        )
+        there = _NOTHING if other is None else _name(things, other.cell)
+        listed.append(f"{direction} the {_name(things, thing.cell)} is {there}")
     return listed
 
 
@@ -145,37 +148,35 @@ _DESCRIBE = {
 }
 
 
+def _words(draws: Draws, fewest: int, most: int) -> str:
+    return " ".join(draws.one(template_words()) for _ in range(fewest + draws.below(most - fewest + 1)))
+
+
 def lesson(number: int, seed: int) -> Lesson:
     """A lesson of the base stage.
 
     The first 102,400 are descriptions of scenes, as in LLaVA's own first stage: cell by cell, object by object, and so
-    on. Of eight later ones six ask a bare question about a scene, one is a description, and one, without a picture, has
-    words of the template space and of the template sets repeated, in random order: a real language model knows the
-    words of any instruction, and so must this one, though it has never met them in a sentence.
+    on. Of eight later ones one is a description and one, without a picture, has words of the template space and of the
+    template sets repeated, in random order. The other six ask questions about a scene, four of them bare ones and two
+    among such words, in random order too. A real language model knows the words of any instruction and finds the
+    question in it, and so must this one, though it has never met the words in a sentence.
     """
     draws = Draws("lesson", seed, number)
     kind = number // BATCH % 8
     if number >= DESCRIPTIONS and kind == 0:
-        length = _FEWEST_WORDS + draws.below(_MOST_WORDS - _FEWEST_WORDS + 1)
-        words = " ".join(draws.one(template_words()) for _ in range(length))
+        words = _words(draws, _FEWEST_WORDS, _MOST_WORDS)
         return Lesson([f"{_REPEAT} {words}", words], None)
     things = _drawn(draws)
     if number < DESCRIPTIONS or kind == 4:
         request = list(_DESCRIBE)[number // BATCH % len(_DESCRIBE)]
         turns = [request, ", ".join(_DESCRIBE[request](things, draws))]
     else:
-        question = _any_question(things, draws, CATEGORIES if number < HARD_QUESTIONS else _HARD_CATEGORIES)
-        turns = [question.text, question.answer]
+        turns = []
+        for _ in range(_QUESTIONS):
+            question = _question(things, draws, _LESSON_CATEGORIES)
+            around = [_words(draws, 0, _MOST_WORDS_AROUND) if kind in (2, 6) else "" for _ in range(2)]
+            turns += [f"{around[0]} {question.text} {around[1]}".strip(), question.answer]
     return Lesson(turns, paint(things, "lesson", seed, number))
-
-
-def _balanced_question(things: Sequence[Thing], draws: Draws) -> Question:
-    """A question of a category that is drawn first, so that those which few scenes allow are not rare."""
-    if draws.below(_YES_NO_EVERY) == 0:
-        return ask_yes_no(things, draws)
-    category = draws.one(CATEGORIES)
-    asked = (ask(category, things, draws) for _ in range(_TRIES))
-    return next((question for question in asked if question), None) or _any_question(things, draws)
 
 
 def _instruction_text(question: Question, draws: Draws) -> str:
@@ -195,7 +196,7 @@ def instruction(number: int, seed: int) -> tuple[dict[str, Any], np.ndarray]:
     things = _drawn(draws)
     turns = []
     for mark in ("<image>\n", ""):
-        question = _balanced_question(things, draws)
+        question = _question(things, draws, CATEGORIES)
         turns.append({"from": "human", "value": mark + _instruction_text(question, draws)})
         turns.append({"from": "gpt", "value": question.answer})
     record = {"id": f"{seed}_{number}", "image": f"{number // 1000}/{seed}_{number}.png", "conversations": turns}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from .data import BATCH, DESCRIPTIONS, Lesson, lesson
 from .model import build
 
 _LEARNING_RATE, _WARMUP, _WEIGHT_DECAY, _BETAS, _CLIP = 1e-3, 100, 0.05, (0.9, 0.98), 1.0
+_LOGGED_STEPS = 80  # whole rounds of the kinds of lessons
 
 
 class Stage(NamedTuple):
@@ -34,8 +36,8 @@ class Stage(NamedTuple):
     horizon: int
 
 
-# Descriptions, as in LLaVA's own first stage; then questions, with fresh rises of the learning rate.
-STAGES = (Stage(DESCRIPTIONS, 150_000), Stage(96_000, 96_000), Stage(64_000, 64_000), Stage(64_000, 64_000))
+# Descriptions, as in LLaVA's own first stage; then questions, with a fresh rise of the learning rate.
+STAGES = (Stage(DESCRIPTIONS, 150_000), Stage(128_000, 128_000))
 
 
 class Encoded(NamedTuple):
@@ -88,15 +90,28 @@ def _normalize(pixels: torch.Tensor, processor: Any) -> torch.Tensor:
 
 
 def pretrain(folder: Path, stages: Sequence[Stage], seed: int, device: str) -> Path:
-    """Trains from random weights, stage by stage, and writes model and processor to `folder`."""
+    """Trains from random weights, stage by stage, and writes model and processor to `folder`.
+
+    Each finished stage is kept beside `folder`, so that the same call goes on after the last of them.
+    """
     model, processor = build(seed)
-    model.to(device).train()
-    begin = 0
+    begin, unfinished = 0, []
     for stage in stages:
-        numbers = tqdm(range(begin, begin + stage.lessons), "drawing lessons", unit=" lessons", disable=None)
-        encoded = encode([lesson(n, seed) for n in numbers], processor, model.config.image_seq_length)
-        _train(model, processor, Encoded(*(tensor.to(device) for tensor in encoded)), stage.horizon)
         begin += stage.lessons
+        kept = folder.with_name(f"{folder.name}_{begin}.pt")
+        if kept.exists():
+            model.load_state_dict(torch.load(kept, weights_only=True))
+            unfinished = []
+        else:
+            unfinished.append((stage, range(begin - stage.lessons, begin), kept))
+    model.to(device).train()
+    for stage, numbers, kept in unfinished:
+        bar = tqdm(numbers, "drawing lessons", unit=" lessons", disable=None)
+        encoded = encode([lesson(n, seed) for n in bar], processor, model.config.image_seq_length)
+        _train(model, processor, Encoded(*(tensor.to(device) for tensor in encoded)), stage.horizon)
+        partial = kept.with_suffix(".partial")
+        torch.save(model.state_dict(), partial)
+        os.replace(partial, kept)
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     model.save_pretrained(partial)
@@ -113,6 +128,7 @@ def _train(model: Any, processor: Any, data: Encoded, horizon: int) -> None:
         optimizer,
         lambda step: min(1.0, (step + 1) / _WARMUP) * (0.02 + 0.49 * (1 + math.cos(math.pi * step / steps))),
     )
+    losses: list[float] = []
     with tqdm(range(len(data.ids) // BATCH), "base stage", unit=" steps", disable=None) as bar:
         for step in bar:
             loss = _loss(model, processor, data, slice(step * BATCH, (step + 1) * BATCH))
@@ -121,8 +137,10 @@ def _train(model: Any, processor: Any, data: Encoded, horizon: int) -> None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
             optimizer.step()
             schedule.step()
-            if step % 100 == 0:
-                bar.set_postfix(loss=f"{loss.item():.3f}")
+            losses.append(loss.item())
+            if len(losses) == _LOGGED_STEPS:
+                bar.set_postfix(loss=f"{statistics.fmean(losses):.3f}")
+                losses.clear()
 
 
 def _loss(model: Any, processor: Any, data: Encoded, rows: slice) -> torch.Tensor:
