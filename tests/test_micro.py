@@ -4,6 +4,7 @@ import json
 import re
 from importlib import resources
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from lmms_eval_templates.training.collator import Collator
 from lmms_eval_templates.training.micro import data
 from lmms_eval_templates.training.micro.data import instruction, lesson, write_mix
 from lmms_eval_templates.training.micro.model import build
-from lmms_eval_templates.training.micro.page import Results, best_ratio, claims, interval, page, verdict
+from lmms_eval_templates.training.micro.page import Results, _time, best_ratio, claims, figure, interval, page, verdict
 from lmms_eval_templates.training.micro.pretrain import Stage, encode, pretrain
 from PIL import Image
 from scipy.stats import ttest_1samp
@@ -118,14 +119,44 @@ def _model(num_templates, seed, avg, max_min):
     return {"num_templates": num_templates, "seed": seed, "ratio": num_templates / 1000, "scores": scores}
 
 
-def test_claims_and_best_ratio_by_hand():
-    models = [_model(n, seed, avg, span) for seed in (0, 1, 2)
-              for n, avg, span in ((0, 50.0, 20.0), (10, 70.0, 6.0), (100, 80.0, 4.0))]  # fmt: skip
-    results = Results({"recipe": {"main": 10}, "models": models})
-    outcomes = {claim: (difference.mean, outcome) for claim, difference, outcome in claims(results)}
+def _results(averages, seconds=()):
+    models = [_model(n, seed, avg, 20.0 - avg / 10) for seed in (0, 1, 2) for n, avg in averages.items()]
+    return Results({"recipe": {"main": 10, "jobs": 2, "device": "cpu", "seconds": seconds}, "models": models})
+
+
+def test_claims_by_hand():
+    outcomes = {claim: (d.mean, outcome) for claim, d, outcome in claims(_results({0: 50.0, 10: 70.0}))}
     assert outcomes["higher Avg. on OOD"] == (20.0, "holds")
-    assert outcomes["smaller Max-Min on OOD (fall shown)"] == (14.0, "holds")
-    assert best_ratio(results)[0] == 100 and best_ratio(results)[2] == "does not hold"
+    assert outcomes["smaller Max-Min on OOD (fall shown)"] == (2.0, "holds")
+    assert outcomes["Avg. on Simple not hurt (by 2 points or more)"] == (20.0, "holds")
+
+
+@pytest.mark.parametrize(
+    ("averages", "best", "outcome"),
+    [
+        ({0: 50.0, 1: 60.0, 10: 70.0, 100: 80.0, 1000: 75.0}, 100, "holds"),
+        ({0: 50.0, 1: 60.0, 10: 70.0, 100: 72.0, 1000: 75.0}, 100, "does not hold"),
+    ],
+)
+def test_a_best_ratio_is_better_than_both_ends(averages, best, outcome):
+    found, (over_smallest, over_largest), verdict_ = best_ratio(_results(averages))
+    assert (found, verdict_) == (best, outcome)
+    assert over_smallest.mean == averages[best] - averages[1] and over_largest.mean == averages[best] - averages[1000]
+
+
+def test_the_time_of_one_seed_by_hand():
+    seconds = [("base", 600), ("tuned/original_seed_0/adapter", 300), ("logs/templates_10_seed_0", 540),
+               ("tuned/templates_100_seed_0/adapter", 1200), ("tuned/original_seed_1/adapter", 9000)]  # fmt: skip
+    text = _time(_results({0: 1.0, 10: 2.0, 100: 3.0}, [{"part": part, "seconds": s} for part, s in seconds]))
+    assert "17 minutes" in text and "27 with the other ratios" in text  # 10 + (5 + 9) / 2; and 20 / 2 more
+
+
+def test_the_ratio_curve_is_drawn_the_same_each_time(tmp_path):
+    results = _results({0: 50.0, 1: 60.0, 10: 70.0, 100: 80.0})
+    for name in ("a.svg", "b.svg"):
+        figure(results, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert ElementTree.parse(tmp_path / "a.svg").getroot().tag.endswith("svg")
 
 
 def test_the_shipped_page_says_what_the_results_say():

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 INSTALL = "pictures need matplotlib: pip install 'lmms-eval-templates[report]'"
 _WIDTH = 7.2  # inches
 # Okabe and Ito's colours, which colour-blind people can tell apart, from dark to light.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
-_MARKERS = ("o", "s", "D", "^", "v")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
+MARKERS = ("o", "s", "D", "^", "v")
 _DASHES = ("--", ":", "-.", (0, (6, 1)), (0, (1, 4)))
-_RC: Any = {
+RC: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -107,7 +107,7 @@ def _save(folder: Path, name: str, title: str, draw: Callable[[Figure], str]) ->
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_RC):
+    with matplotlib.rc_context(RC):
         figure = Figure(layout="constrained")
         description = draw(figure)
         figure.savefig(folder / f"{name}.png")
@@ -128,10 +128,10 @@ def _ranges(summary: Summary, benchmark: str, figure: Figure) -> str:
             if key not in summary.analyses[model]:
                 continue
             m = summary.analyses[model][key].metrics
-            y, color, label = row + offset, _COLORS[k % 5], setting_name(key[1]) if model == models[0] else None
+            y, color, label = row + offset, COLORS[k % 5], setting_name(key[1]) if model == models[0] else None
             bar = [m["tm_worst"], m["tm_best"]]
             axes.plot(bar, [y, y], color=color, linewidth=4, alpha=0.45, solid_capstyle="butt")
-            axes.plot(m["tm_avg"], y, _MARKERS[k % 5], color=color, markersize=5, label=label)
+            axes.plot(m["tm_avg"], y, MARKERS[k % 5], color=color, markersize=5, label=label)
             spread = f"{m['tm_max_min']:.1f}"
             axes.annotate(spread, (m["tm_best"], y), (6, 0), textcoords="offset points", va="center", fontsize=7)
             words.append(
@@ -159,7 +159,7 @@ def _distributions(summary: Summary, benchmark: str, figure: Figure) -> str:
             low, high = analysis.null_range
             axes.barh(row, high - low, 0.84, low, color="#DDDDDD", edgecolor="#888888", linewidth=0.5, zorder=1)
             dots = analysis.accuracies, row + _stacked(analysis.accuracies)
-            axes.scatter(*dots, s=7, color=_COLORS[0], zorder=2, linewidths=0)
+            axes.scatter(*dots, s=7, color=COLORS[0], zorder=2, linewidths=0)
             axes.plot([analysis.metrics["tm_avg"]] * 2, [row - 0.42, row + 0.42], color="black", linewidth=1, zorder=3)
             words.append(
                 f"{model} {setting_name(key[1])}: templates {analysis.metrics['tm_worst']:.1f} to "
@@ -227,11 +227,11 @@ def _ratio_curves(summary: Summary, ratios: Mapping[str, Ratio], figure: Figure)
         for number, (setting, series) in enumerate(lines):
             points = _ratio_points(summary, ratios, series, [(benchmark, setting) for benchmark in of_panel])
             label = f"{setting_name(setting)} {series}".strip()
-            style: dict[str, Any] = {"color": _COLORS[number % 5]}
+            style: dict[str, Any] = {"color": COLORS[number % 5]}
             curve = points[points[:, 0] > 0]
             beside = curve[:, 0] * 1.1 ** (number - (len(lines) - 1) / 2)  # bars of several lines next to each other
             below, above = curve[:, 1] - curve[:, 2], curve[:, 3] - curve[:, 1]
-            marker = {"marker": _MARKERS[number % 5], "markersize": 4}
+            marker = {"marker": MARKERS[number % 5], "markersize": 4}
             axes.errorbar(beside, curve[:, 1], [below, above], elinewidth=1, capsize=2, label=label, **marker, **style)
             for baseline in points[points[:, 0] == 0]:
                 axes.axhline(baseline[1], linestyle=_DASHES[number % 5], linewidth=1, **style)

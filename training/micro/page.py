@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lmms_eval_templates.reports.figures import COLORS, MARKERS, RC
 from lmms_eval_templates.reports.layouts import setting_name
 from lmms_eval_templates.sets import PUBLISHED_SETS
 
@@ -109,10 +111,12 @@ def claims(results: Results) -> list[tuple[str, Interval, str]]:
     return checked
 
 
-def best_ratio(results: Results) -> tuple[int, Interval, str]:
-    """The number of templates with the highest mean Avg. over the three sets, its lead over the largest, a verdict.
+def best_ratio(results: Results) -> tuple[int, list[Interval], str]:
+    """Whether a number of templates between the smallest and the largest is better than both.
 
-    Seeds that some ratio lacks are left out.
+    Returns:
+        The one with the highest mean Avg. over the three sets, its lead over the smallest and over the largest, and
+        the verdict. Seeds that some number lacks are left out.
     """
     counts = sorted(n for n in results.ratios if n)
     seeds = set.intersection(*({m["seed"] for m in results.models if m["num_templates"] == n} for n in counts))
@@ -122,9 +126,11 @@ def best_ratio(results: Results) -> tuple[int, Interval, str]:
         ordered = sorted(models, key=lambda model: model["seed"])
         return [statistics.fmean(m["scores"][setting][_AVG] for setting in PUBLISHED_SETS) for m in ordered]
 
-    best = max(counts, key=lambda n: statistics.fmean(averages(n)))
-    lead = interval([a - b for a, b in zip(averages(best), averages(counts[-1]), strict=True)])
-    return best, lead, "does not hold" if best == counts[-1] else verdict(lead)
+    best = max(counts[1:-1], key=lambda n: statistics.fmean(averages(n)))
+    ends = (averages(counts[0]), averages(counts[-1]))
+    leads = [interval([a - b for a, b in zip(averages(best), end, strict=True)]) for end in ends]
+    outcomes = {verdict(lead) for lead in leads}
+    return best, leads, next(o for o in ("does not hold", "unclear", "holds") if o in outcomes)
 
 
 _INTRODUCTION = """\
@@ -155,8 +161,9 @@ _RATIOS = """
 ![Avg. and Max-Min by ratio of templates to data](micro.svg)
 
 {table}
-Highest mean Avg. over the three sets: {best:,} templates, which leads the largest number by {lead} points. That a ratio
-below the largest is better than the largest: {verdict}.
+Between the two ends the highest mean Avg. over the three sets is that of {best:,} templates. It leads the smallest
+number by {over_smallest} points and the largest by {over_largest}; that it was picked for its mean flatters both leads.
+That some ratio in between is better than both ends: **{verdict}**.
 """
 
 _RECIPE = """
@@ -166,15 +173,19 @@ _RECIPE = """
 python -m lmms_eval_templates.training.micro.reproduce runs/micro
 ```
 
-The base learned from {lessons:,} lessons: descriptions of scenes, then bare questions with answers of one or two words,
-and, without a picture, lists of words to repeat, drawn from the words of all templates, so that it knows these words
-but has met them in no sentence. The instruction mix holds two questions a record, two in three with choices, some with
-a plain phrase before or after ("Look at the picture."); `augment` puts a template around the first. An answer that
-names no choice, such as an empty one, counts as wrong (`tm_unmatched`). The mix was settled after trials that were
-scored on these same scenes, so that the figures show what can happen and are no unbiased estimate.
+The base learned from {lessons:,} lessons: descriptions of scenes; then questions about scenes with answers of one or
+two words, one in three among random words of the templates; and, without a picture, lists of such words to repeat. So
+it knows the words of every template and finds a question among them, but has met them in no sentence. The instruction
+mix holds two questions a record, two in three with choices, some with a plain phrase before or after ("Look at the
+picture."); `augment` puts a template around the first. An answer that names no choice, such as an empty one, counts as
+wrong (`tm_unmatched`).
 
-On {machine}, device {device}, {jobs} models at once. Minutes, summed over models: {stages}. All seeds share one base; a
-seed draws the templates, the LoRA weights and the order of the records. Packages: {packages}.
+The instruction mix was settled in trials that were scored on these same scenes, the base stage and everything later on
+other ones; so the figures show what can happen and are no unbiased estimate.
+
+On {machine}, device {device}, {jobs} models at once: {time}. Minutes of each kind of work, summed over models:
+{stages}. All seeds share one base; a seed draws the templates, the LoRA weights and the order of the records. Packages:
+{packages}.
 
 {models}"""
 
@@ -191,10 +202,12 @@ def page(results: Results) -> str:
     )
     counts = sorted(n for n in results.ratios if n)
     if len(counts) > 1:
-        best, lead, outcome = best_ratio(results)
+        best, (over_smallest, over_largest), outcome = best_ratio(results)
         ratios = _score_rows(results, {"0": 0, **{f"{n:,} ({results.ratios[n]:.2g})": n for n in counts}})
         table = _table(_score_head("templates (ratio)"), list(ratios))
-        text += _RATIOS.format(table=table, best=best, lead=lead, verdict=outcome)
+        text += _RATIOS.format(
+            table=table, best=best, over_smallest=over_smallest, over_largest=over_largest, verdict=outcome
+        )
     stages = ", ".join(f"{name} {seconds / 60:.1f}" for name, seconds in _stages(recipe["seconds"]).items())
     packages = ", ".join(f"{name} {number}" for name, number in recipe["packages"].items())
     rows = [
@@ -207,7 +220,9 @@ def page(results: Results) -> str:
     ]
     head = ["model", *(f"{setting_name(s)} Avg. / Max-Min" for s in PUBLISHED_SETS), "`tm_unmatched`, highest"]
     settings = {key: recipe[key] for key in ("machine", "device", "jobs", "lessons")}
-    return text + _RECIPE.format(**settings, stages=stages, packages=packages, models=_table(head, rows))
+    return text + _RECIPE.format(
+        **settings, time=_time(results), stages=stages, packages=packages, models=_table(head, rows)
+    )
 
 
 def _stages(seconds: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -220,28 +235,44 @@ def _stages(seconds: Sequence[dict[str, Any]]) -> dict[str, float]:
     return sums
 
 
+def _time(results: Results) -> str:
+    """About how long one seed takes, from the seconds of its parts."""
+    first, jobs = results.seeds[0], results.recipe["jobs"]
+    shared, main, others = 0.0, 0.0, 0.0
+    for part in results.recipe["seconds"]:
+        arm = re.search(r"(original|templates_(\d+))_seed_(\d+)", part["part"])
+        if arm is None:
+            shared += part["seconds"]
+        elif int(arm[3]) == first and int(arm[2] or 0) in (0, results.recipe["main"]):
+            main += part["seconds"]
+        elif int(arm[3]) == first:
+            others += part["seconds"]
+    minutes = [(shared + main / jobs) / 60, (shared + (main + others) / jobs) / 60]
+    text = f"one seed takes {minutes[0]:.0f} minutes, base stage included"
+    text += f", {minutes[1]:.0f} with the other ratios" if others else ""
+    return text + ("; the time on a GPU has not been measured" if results.recipe["device"] == "cpu" else "")
+
+
 def figure(results: Results, target: Path) -> None:
-    """Avg. of each template set by ratio, the seeds as points."""
+    """Avg. and Max-Min of each template set by ratio: means, and the seeds as points."""
     import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams["svg.hashsalt"] = "micro"
     counts = sorted(n for n in results.ratios if n)
-    fig, axes = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
-    for axis, metric, title in zip(axes, (_AVG, _MAX_MIN), ("Avg.", "Max-Min"), strict=True):
-        for setting in PUBLISHED_SETS:
-            means = [statistics.fmean(results.values(n, setting, metric)) for n in counts]
-            (line,) = axis.plot([results.ratios[n] for n in counts], means, marker="o", label=setting_name(setting))
-            for n in counts:
-                values = results.values(n, setting, metric)
-                axis.plot([results.ratios[n]] * len(values), values, ".", color=line.get_color(), alpha=0.4)
-            axis.axhline(statistics.fmean(results.values(0, setting, metric)), color=line.get_color(), ls=":", lw=1)
-        axis.set(xscale="log", xlabel="templates / records (dotted: original data)", title=title)
-    axes[0].legend()
-    fig.savefig(target, metadata={"Date": None})
-    plt.close(fig)
+    with matplotlib.rc_context(RC):
+        drawn = Figure(figsize=(8, 3.2), layout="constrained")
+        panels = drawn.subplots(1, 2)
+        for axes, metric, title in zip(panels, (_AVG, _MAX_MIN), ("Avg.", "Max-Min"), strict=True):
+            for setting, color, marker in zip(PUBLISHED_SETS, COLORS, MARKERS, strict=False):
+                means = [statistics.fmean(results.values(n, setting, metric)) for n in counts]
+                ratios = [results.ratios[n] for n in counts]
+                axes.plot(ratios, means, color=color, marker=marker, label=setting_name(setting))
+                for n in counts:
+                    for value in results.values(n, setting, metric):
+                        axes.plot(results.ratios[n], value, ".", color=color, alpha=0.4)
+            axes.set(xscale="log", xlabel="question templates / records", title=title)
+        panels[0].legend()
+        drawn.savefig(target, metadata={"Date": None})
 
 
 def write_page(source: Path, target: Path) -> None:

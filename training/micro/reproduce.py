@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from lmms_eval_templates.demo.scenes import NUM_SCENES
+from lmms_eval_templates.reports.figures import INSTALL, matplotlib_missing
 from lmms_eval_templates.sets import TemplateError
 
 from .data import write_mix
@@ -193,6 +194,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
     parsed = parser.parse_args(arguments)
     chosen = [arm for arm in arms(parsed.seeds) if not parsed.no_ratios or arm.num_templates in (0, MAIN)]
+    if not parsed.no_ratios and matplotlib_missing():
+        print(f"reproduce: error: {INSTALL}", file=sys.stderr)
+        return 2
     reproduction = Reproduction(parsed.folder, parsed.device, parsed.jobs)
     try:
         models = reproduction.run(chosen)
