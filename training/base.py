@@ -7,8 +7,6 @@ r"""Builds the paper's starting point, LLaVA-1.5-Base in Hugging Face form, from
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import torch
 from lmms_eval_templates.sets import TemplateError
 
 from .records import IMAGE_MARK
+from .saving import save_model
 
 # liuhaotian/llava-v1.5-mlp2x-336px-pretrain-*: two linear layers with a GELU between them.
 PROJECTOR_NAMES = {"0": "linear_1", "2": "linear_2"}
@@ -85,7 +84,7 @@ def build_base(
         dtype: of the saved weights.
 
     Raises:
-        TemplateError: a part cannot be loaded, they do not fit together, or `output` exists.
+        TemplateError: a part cannot be loaded, they do not fit together, or `output` exists or cannot be written.
     """
     from transformers import AutoModelForCausalLM, CLIPVisionModel, GenerationConfig, LlavaForConditionalGeneration
 
@@ -110,11 +109,7 @@ def build_base(
         eos_token_id=text.config.eos_token_id,
         pad_token_id=text.config.pad_token_id,
     )
-    partial = output.with_name(output.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    model.save_pretrained(partial)
-    processor.save_pretrained(partial)
-    os.replace(partial, output)
+    save_model(model, processor, output)
     return output
 
 

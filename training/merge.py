@@ -6,12 +6,12 @@ python -m lmms_eval_templates.training.merge runs/7b/adapter merged/7b
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 from pathlib import Path
 
 from lmms_eval_templates.sets import TemplateError
+
+from .saving import save_model
 
 
 def merge(adapter: str | Path, target: str | Path, base: str | None = None) -> Path:
@@ -56,16 +56,7 @@ def merge(adapter: str | Path, target: str | Path, base: str | None = None) -> P
         processor = AutoProcessor.from_pretrained(source)
     except (OSError, ValueError) as error:
         raise TemplateError(f"cannot load the processor of {source}: {error}") from error
-    partial = target.with_name(target.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        merged.save_pretrained(partial)
-        processor.save_pretrained(partial)
-        os.replace(partial, target)
-    except OSError as error:
-        raise TemplateError(f"cannot write {target}: {error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    save_model(merged, processor, target)
     return target
 
 

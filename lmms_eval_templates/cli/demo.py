@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     environment = {**os.environ, "TM_ITEMS": str(args.items), "TM_EMBEDDER": "none"}
     Settings.from_environment(environment)
     output = Path(args.output).resolve()
+    output.mkdir(parents=True, exist_ok=True)
     weights = Path(str(resources.files("lmms_eval_templates.demo"))) / "weights"
     for model in MODELS:
         logs = output / "logs" / model
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         ]
         print(f"TM_ITEMS={args.items} TM_EMBEDDER=none {shlex.join(['lmms-eval', *command[3:]])}", flush=True)
         before = set(logs.rglob("*_results.json"))
-        result = subprocess.run(command, cwd=weights, env=environment)
+        result = subprocess.run(command, cwd=output, env=environment)
         if result.returncode or before == set(logs.rglob("*_results.json")):  # lmms-eval exits with 0 after errors
             print(f"lmms-eval-templates: error: lmms-eval wrote no results to {logs}; see above", file=sys.stderr)
             return 1

@@ -1,1 +1,1 @@
-"""The embedded benchmark and model, with which a whole evaluation runs on a laptop and nothing is downloaded."""
+"""The embedded benchmark and models, with which whole evaluations run on a laptop and nothing is downloaded."""

@@ -1,4 +1,4 @@
-"""A LLaVA of a few thousand weights, built on the spot: the real architecture with random weights."""
+"""A LLaVA of some ten thousand weights, built on the spot: the real architecture with random weights."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _CUE = re.compile(
       | \b(?:correct|right|best|likely)\s+(?:one|letter)\s+{_BE}\b
       | \b(?:i|we|i'd|i'll|let's|would|should|will|must|can)\s+(?:\w+ly\s+)?
           (?:choose|chose|pick|picked|select|selected|go\s+with|opt\s+for|say|answer|conclude|choosing|went\s+with
-          |lean\s+towards?)\b(?:\s+(?:that\s+)?it(?:\s+is|'s))?
+          |lean\s+towards?|estimate|guess)\b(?:\s+(?:that\s+)?it(?:\s+is|'s))?
       | \b(?:leaving|leaves)\b
       | (?:r[eé]ponse|respuesta|risposta|resposta|antwort|soluci[oó]n|opci[oó]n)\s*(?:\w+\s+)?\s*
           (?:es|est|è|é|ist|lautet|:)
@@ -62,6 +62,9 @@ _CONCLUSION = re.compile(
     r"|所以|因此",
     re.I | re.A,
 )
+
+# "The corresponding point is C."
+_RESULT = re.compile(r"\bis(?:\s+(?:option|point|image|choice))?\s*[\"'(\[]*\Z", re.I)
 
 
 def match_answer(response: str, choices: Sequence[str], strict: bool = False) -> Match:
@@ -269,13 +272,22 @@ def _opening(text: str, said: list[Mention], mentions: list[Mention]) -> Mention
     return first if yes_no or re.match(ends, text[first.end :], re.I) else None
 
 
+def _ends(text: str, mention: Mention) -> bool:
+    """Whether the text ends by naming a letter."""
+    named = mention.step != "content" and _RESULT.search(text[: mention.start])
+    return bool(named and re.fullmatch(r"[\s\"').\]!]*", text[mention.end :]))
+
+
 def _remaining(text: str, said: list[Mention]) -> Match:
-    """The one choice that is mentioned at all, or else the one that the conclusion mentions."""
+    """The one choice that is mentioned at all, or else the one that the conclusion mentions or ends with."""
     if len({m.choice for m in said}) > 1:
         sentence = re.split(r"(?<=[.!?])\s+|\n", text.strip())[-1]
-        start = len(text.strip()) - len(sentence)
+        start = len(text.rstrip()) - len(sentence)
         conclusion = _CONCLUSION.search(sentence)
-        said = [m for m in said if conclusion and m.start >= start + conclusion.end()]
+        if conclusion:
+            said = [m for m in said if m.start >= start + conclusion.end()]
+        else:
+            said = [m for m in said if m.start >= start and _ends(text, m)]
     if len({m.choice for m in said}) != 1:
         return NO_MATCH
     steps = {m.step for m in said}

@@ -8,6 +8,7 @@ import re
 
 # A model that repeats itself for pages says nothing new in the middle.
 _HEAD, _TAIL = 2_000, 6_000
+_BLANK = re.compile(r"\s{20,}")  # in long runs of white space the patterns below would search for seconds
 
 _CHANNEL = re.compile(r"<\|channel\|>\s*final\s*<\|message\|>", re.I)
 _THOUGHT_NAMES = r"(?:seed:)?(?:think|thinking|thought|thoughts|reasoning|reflection)"
@@ -40,6 +41,7 @@ _OTHER_KEYS = ("error", "reason", "reasoning", "explanation", "message", "though
 def answer_part(response: str) -> str:
     """The response without reasoning, later turns, special tokens and containers such as tags, boxes and JSON."""
     text = response if len(response) <= _HEAD + _TAIL else response[:_HEAD] + "\n" + response[-_TAIL:]
+    text = _BLANK.sub(lambda run: "\n\n" if "\n" in run[0] else " ", text)
     if channel := list(_CHANNEL.finditer(text)):
         text = text[channel[-1].end() :]
     answers = _ANSWER_TAG.findall(text)

@@ -29,8 +29,12 @@ _SIGNS = str.maketrans(
 )  # fmt: skip
 _LATEX_TEXT = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]+)\}\s*\{([^{}]+)\}")
-_LATEX_MARK = re.compile(r"\\[()\[\],;!]|\\(?:left|right|displaystyle|quad)\b")
+_LATEX_MARK = re.compile(r"\\[()\[\],;! ]|\\(?:left|right|displaystyle|quad)\b")
 _MATH = re.compile(r"\$(?!\d)([^$\n]+)\$|\$([^$\n]*\\[^$\n]*)\$")
+_DEGREES = re.compile(r"(?<=\d)\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ\b)|degrees?\b)", re.I)
+# Two words for one thing, which sentence embeddings take for another place.
+_CORNER = re.compile(r"\b(upper|lower)(?=[\s-]+(?:left|right|center|middle)\b)", re.I)
+_HAND = re.compile(r"\b((?:top|bottom)[\s-]+(?:left|right))[\s-]hand\b", re.I)
 _DOLLARS = re.compile(r"\$(?!\d)|(?<=\w)\$")
 _MARKUP = re.compile(r"\*\*|__|`+|^[ \t]*(?:#+|>+|[-*+])[ \t]+|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)", re.M)
 
@@ -41,9 +45,12 @@ def normalize(text: str) -> str:
     text = _LATEX_TEXT.sub(r" \1 ", text)
     text = _MATH.sub(lambda m: m[1] or m[2], text)
     text = _FRACTION.sub(r"\1/\2", text)
+    text = _DEGREES.sub("°", text)
     text = _LATEX_MARK.sub(" ", text).replace("\\%", "%")
     text = _DOLLARS.sub("", text)
     text = re.sub(r"(?<=\d)\s*(?:percent|per cent)\b|(?<=\d) %", "%", text, flags=re.I)
+    text = _HAND.sub(r"\1", _CORNER.sub(lambda m: {"upper": "top", "lower": "bottom"}[m[0].lower()], text))
+    text = re.sub(r"\bgrey\b", "gray", text, flags=re.I)
     text = _NUMBER_WORDS.sub(_digits, text)
     text = _SIGNED.sub("-", text)
     text = re.sub(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])", lambda m: m[0].replace(",", ""), text)

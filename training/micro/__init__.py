@@ -1,1 +1,1 @@
-"""The paper in miniature: a LLaVA of about a million weights, trained and evaluated on one machine."""
+"""The paper in miniature: a LLaVA of 1.4 million weights, trained and evaluated on one machine."""

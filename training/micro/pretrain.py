@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-import shutil
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +17,7 @@ from tqdm import tqdm
 from lmms_eval_templates.demo.scenes import SIZE
 
 from ..collator import IGNORED
+from ..saving import save_model
 from .data import BATCH, DESCRIPTIONS, Lesson, lesson
 from .model import build
 
@@ -92,31 +93,30 @@ def _normalize(pixels: torch.Tensor, processor: Any) -> torch.Tensor:
 def pretrain(folder: Path, stages: Sequence[Stage], seed: int, device: str) -> Path:
     """Trains from random weights, stage by stage, and writes model and processor to `folder`.
 
-    Each finished stage is kept beside `folder`, so that the same call goes on after the last of them.
+    Each finished stage is kept beside `folder` until the last one is, so that the same call goes on after an
+    interruption.
+
+    Args:
+        folder: must not exist.
+        device: "cpu" or "cuda"; all lessons of a stage are on it.
     """
     model, processor = build(seed)
-    begin, unfinished = 0, []
-    for stage in stages:
-        begin += stage.lessons
-        kept = folder.with_name(f"{folder.name}_{begin}.pt")
-        if kept.exists():
-            model.load_state_dict(torch.load(kept, weights_only=True))
-            unfinished = []
-        else:
-            unfinished.append((stage, range(begin - stage.lessons, begin), kept))
     model.to(device).train()
-    for stage, numbers, kept in unfinished:
-        bar = tqdm(numbers, "drawing lessons", unit=" lessons", disable=None)
-        encoded = encode([lesson(n, seed) for n in bar], processor, model.config.image_seq_length)
+    ends = list(itertools.accumulate(stage.lessons for stage in stages))
+    kept = [folder.with_name(f"{folder.name}_{end}.pt") for end in ends]
+    for stage, end, target in zip(stages, ends, kept, strict=True):
+        if target.exists():
+            model.load_state_dict(torch.load(target, map_location=device, weights_only=True))
+            continue
+        numbers = tqdm(range(end - stage.lessons, end), "drawing lessons", unit=" lessons", disable=None)
+        encoded = encode([lesson(n, seed) for n in numbers], processor, model.config.image_seq_length)
         _train(model, processor, Encoded(*(tensor.to(device) for tensor in encoded)), stage.horizon)
-        partial = kept.with_suffix(".partial")
+        partial = target.with_suffix(".partial")
         torch.save(model.state_dict(), partial)
-        os.replace(partial, kept)
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    model.save_pretrained(partial)
-    processor.save_pretrained(partial)
-    os.replace(partial, folder)
+        os.replace(partial, target)
+    save_model(model, processor, folder)
+    for path in kept:
+        path.unlink()
     return folder
 
 

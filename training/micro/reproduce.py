@@ -8,15 +8,18 @@ Run the same command again to go on after an interruption.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
@@ -32,12 +35,17 @@ from .page import write_page
 from .pretrain import STAGES, pretrain
 from .results import digest, read_scores, write_results
 
+PROGRAM = "python -m lmms_eval_templates.training.micro.reproduce"
 NUM_RECORDS = 16_000
+NUM_ITEMS = 0  # scenes of the benchmark to ask about: all
 # Question templates of the ratios that are compared; the templated arm of the main comparison has `MAIN`.
 NUM_TEMPLATES = (1, 10, 100, 1_000, 10_000)
 MAIN = 1_000
-COMMAND = "python -m lmms_eval_templates.training.micro.reproduce runs/micro"
-CONFIG = resources.files("lmms_eval_templates.training") / "micro" / "micro.yaml"
+_HERE = resources.files("lmms_eval_templates.training") / "micro"
+CONFIG = _HERE / "micro.yaml"
+_SCENES = resources.files("lmms_eval_templates.demo") / "scenes.py"
+_MADE_BY = (_SCENES, CONFIG, *(_HERE / f"{name}.py" for name in ("data", "model", "pretrain")))
+_GPU_JOBS = 6  # one seed's models
 
 
 @dataclass(frozen=True)
@@ -64,12 +72,45 @@ def arms(seeds: Sequence[int]) -> list[Arm]:
     return [Arm(n, seed) for seed in seeds for n in (0, MAIN)] + [Arm(n, seed) for seed in seeds for n in others]
 
 
-class Reproduction:
-    """Runs what is not there yet, each part in a place of its own below `folder`."""
+@contextmanager
+def own(folder: Path) -> Iterator[int]:
+    """Makes `folder` and locks it.
 
-    def __init__(self, folder: Path, device: str, jobs: int):
-        self.folder, self.device, self.jobs = folder.resolve(), device, jobs
-        folder.mkdir(parents=True, exist_ok=True)
+    Yields:
+        The lock's file descriptor. Children that inherit it keep others out even when they outlive this process.
+
+    Raises:
+        TemplateError: another process works in `folder`, or what lies there was made by another recipe.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise TemplateError(f"another reproduction is at work in {folder}; wait for it or end it") from error
+        made_by = b"".join(source.read_bytes() for source in _MADE_BY) + str(NUM_RECORDS).encode()
+        recipe, known = folder / "recipe.txt", hashlib.sha256(made_by).hexdigest()
+        if recipe.exists() and recipe.read_text("utf-8") != known:
+            raise TemplateError(f"{folder} was made by another version of the recipe; name a new folder")
+        recipe.write_text(known, "utf-8")
+        yield lock
+    finally:
+        os.close(lock)
+
+
+class Reproduction:
+    """Runs what is not there yet, each part in a place of its own below `folder`.
+
+    Args:
+        folder: exists.
+        device: "cpu" or "cuda".
+        jobs: arms that are tuned and evaluated at once.
+        lock: file descriptor that keeps other processes out of `folder`; what is started here holds it too.
+    """
+
+    def __init__(self, folder: Path, device: str, jobs: int, lock: int):
+        self.folder, self.device, self.jobs, self.lock = folder.resolve(), device, jobs, lock
 
     def run(self, chosen: Sequence[Arm]) -> list[dict[str, Any]]:
         """Data, base, and of each arm the tuning and the evaluation.
@@ -117,18 +158,33 @@ class Reproduction:
         """Where an arm's merged model lies."""
         return self.folder / "models" / arm.name
 
-    def export(self, seed: int) -> None:
+    def export(self, seed: int, command: str) -> None:
         """Writes `weights/`: the two models of a seed in float16, with what made them."""
         import torch
         from transformers import AutoModelForImageTextToText, AutoProcessor
 
-        made: dict[str, Any] = {"command": COMMAND, "seed": seed, "sha256": {}}
+        weights = self.folder / "weights"
+        partial = weights.with_name("weights.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        made: dict[str, Any] = {"command": command, "seed": seed, "sha256": {}}
         for name, num_templates in (("original", 0), ("templated", MAIN)):
-            source, target = self.model(Arm(num_templates, seed)), self.folder / "weights" / name
+            source, target = self.model(Arm(num_templates, seed)), partial / name
             AutoModelForImageTextToText.from_pretrained(source, dtype=torch.float16).save_pretrained(target)
             AutoProcessor.from_pretrained(source).save_pretrained(target)
             made["sha256"][name] = hashlib.sha256((target / "model.safetensors").read_bytes()).hexdigest()
-        (self.folder / "weights" / "made.json").write_text(json.dumps(made, indent=1) + "\n", "utf-8")
+        (partial / "made.json").write_text(json.dumps(made, indent=1) + "\n", "utf-8")
+        shutil.rmtree(weights, ignore_errors=True)
+        os.replace(partial, weights)
+
+    def seconds(self, chosen: Sequence[Arm]) -> dict[str, float]:
+        """What each part of `chosen` took, all tries together."""
+        names, sums = {arm.name for arm in chosen}, {}
+        for line in (self.folder / "seconds.jsonl").read_text("utf-8").splitlines():
+            part, seconds = json.loads(line).values()
+            arm = next((name for name in part.replace(".", "/").split("/") if "_seed_" in name), None)
+            if arm is None or arm in names:
+                sums[part] = round(sums.get(part, 0.0) + seconds, 1)
+        return sums
 
     def _evaluate(self, arm: Arm, model: Path) -> dict[str, Any]:
         """Scores from the real lmms-eval, which exits with 0 whatever happens."""
@@ -152,12 +208,14 @@ class Reproduction:
     def _once(self, result: Path, action: Callable[[], object]) -> None:
         if result.exists():
             return
-        begin = time.monotonic()
-        action()
-        seconds = time.monotonic() - begin
-        print(f"{seconds:5.0f} s  {result.relative_to(self.folder)}", flush=True)
-        with open(self.folder / "seconds.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps({"part": str(result.relative_to(self.folder)), "seconds": round(seconds, 1)}) + "\n")
+        part, begin = str(result.relative_to(self.folder)), time.monotonic()
+        try:
+            action()
+        finally:
+            seconds = time.monotonic() - begin
+            with open(self.folder / "seconds.jsonl", "a", encoding="utf-8") as file:
+                file.write(json.dumps({"part": part, "seconds": round(seconds, 1)}) + "\n")
+        print(f"{seconds:5.0f} s  {part}", flush=True)
 
     def _command(self, result: Path, module: str, *arguments: object) -> None:
         """Runs a Python module, unless its result is there."""
@@ -169,10 +227,13 @@ class Reproduction:
         printed.parent.mkdir(parents=True, exist_ok=True)
         threads = str(max(1, (os.cpu_count() or 1) // self.jobs))
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("TM_")}
-        environment = {**inherited, "OMP_NUM_THREADS": threads, "TM_ITEMS": "0", "TM_EMBEDDER": "none"}
+        settings = {"OMP_NUM_THREADS": threads, "TM_ITEMS": str(NUM_ITEMS), "TM_EMBEDDER": "none"}
+        environment = {"CUDA_VISIBLE_DEVICES": "0", **inherited, **settings}  # one GPU unless the caller says which
         command = [sys.executable, "-m", module, *map(str, arguments)]
         with open(printed, "w", encoding="utf-8") as file:
-            status = subprocess.run(command, stdout=file, stderr=file, env=environment, cwd=self.folder).returncode
+            status = subprocess.run(
+                command, stdout=file, stderr=file, env=environment, cwd=self.folder, pass_fds=[self.lock]
+            ).returncode
         if status or not result.exists():
             raise TemplateError(f"{module} failed (exit status {status}); {printed} says why")
 
@@ -181,44 +242,53 @@ def main(arguments: list[str] | None = None) -> int:
     """The command."""
     import torch
 
+    arguments = sys.argv[1:] if arguments is None else arguments
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     parser = argparse.ArgumentParser(
-        prog="python -m lmms_eval_templates.training.micro.reproduce",
+        prog=PROGRAM,
         description="Train the micro-LLaVA on original and on templated data, evaluate, and write results.json and "
         "the page. Run the same command again to go on where it stopped.",
-        epilog="example: python -m lmms_eval_templates.training.micro.reproduce runs/micro --seeds 0",
+        epilog=f"example: {PROGRAM} runs/micro --seeds 0",
     )
     parser.add_argument("folder", type=Path, help="where everything is written")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds (default: 0 1 2)")
     parser.add_argument("--no-ratios", action="store_true", help="leave the comparison of ratios out")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="models at once (default: %(default)s)")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
+    parser.add_argument("--jobs", type=int, help=f"models at once (default: one a core, {_GPU_JOBS} on a GPU)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default=device, help="default: %(default)s")
     parsed = parser.parse_args(arguments)
-    chosen = [arm for arm in arms(parsed.seeds) if not parsed.no_ratios or arm.num_templates in (0, MAIN)]
     if not parsed.no_ratios and matplotlib_missing():
         print(f"reproduce: error: {INSTALL}", file=sys.stderr)
         return 2
-    reproduction = Reproduction(parsed.folder, parsed.device, parsed.jobs)
+    chosen = [arm for arm in arms(parsed.seeds) if not parsed.no_ratios or arm.num_templates in (0, MAIN)]
+    jobs = parsed.jobs or (_GPU_JOBS if parsed.device == "cuda" else os.cpu_count() or 1)
     try:
-        models = reproduction.run(chosen)
+        with own(parsed.folder) as lock:
+            _reproduce(
+                Reproduction(parsed.folder, parsed.device, jobs, lock), chosen, f"{PROGRAM} {shlex.join(arguments)}"
+            )
     except TemplateError as error:
         print(f"reproduce: error: {error}", file=sys.stderr)
         return 2
-    folder = reproduction.folder
-    seconds = [json.loads(line) for line in (folder / "seconds.jsonl").read_text("utf-8").splitlines()]
+    return 0
+
+
+def _reproduce(reproduction: Reproduction, chosen: Sequence[Arm], command: str) -> None:
+    models, folder = reproduction.run(chosen), reproduction.folder
     recipe = {
+        "command": command,
         "lessons": sum(stage.lessons for stage in STAGES),
         "records": NUM_RECORDS,
         "main": MAIN,
-        "items": NUM_SCENES,
+        "items": NUM_ITEMS or NUM_SCENES,
         "parameters": build(seed=0)[0].num_parameters(),
-        "device": parsed.device,
-        "jobs": parsed.jobs,
+        "device": reproduction.device,
+        "jobs": reproduction.jobs,
+        "seconds": reproduction.seconds(chosen),
     }
-    write_results(folder / "results.json", models, {**recipe, "seconds": seconds})
+    write_results(folder / "results.json", models, recipe)
     write_page(folder / "results.json", folder / "micro.md")
-    reproduction.export(parsed.seeds[0])
+    reproduction.export(chosen[0].seed, command)
     print(f"results: {folder / 'results.json'}\npage: {folder / 'micro.md'}\nweights: {folder / 'weights'}")
-    return 0
 
 
 if __name__ == "__main__":

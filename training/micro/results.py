@@ -13,7 +13,7 @@ from typing import Any
 
 from lmms_eval_templates.sets import PUBLISHED_SETS, TemplateError
 
-METRICS = ("tm_avg", "tm_max_min", "tm_unmatched", "tm_consistency")
+METRICS = ("tm_avg", "tm_max_min", "tm_null_max_min", "tm_unmatched")
 
 
 def read_scores(logs: Path) -> dict[str, Any]:
@@ -44,10 +44,14 @@ def write_results(target: Path, arms: Sequence[dict[str, Any]], recipe: dict[str
 
     Args:
         target: the file.
-        arms: of each model its name, number of templates, ratio, seed and scores.
-        recipe: command, sizes, seconds and hashes of what made them.
+        arms: of each model its number of templates, ratio, seed, scores, and the hash of its data.
+        recipe: command, sizes, device and seconds; machine and packages are added.
     """
+    import torch
+
     machine = f"{os.cpu_count()} CPU cores ({platform.machine()})"
+    if recipe["device"] == "cuda":
+        machine += f", {torch.cuda.get_device_name()}"
     packages = {name: version(name) for name in ("lmms-eval-templates", "lmms-eval", "torch", "transformers", "peft")}
     content = {"recipe": {**recipe, "machine": machine, "packages": packages}, "models": list(arms)}
     partial = target.with_suffix(".partial")
