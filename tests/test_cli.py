@@ -79,8 +79,10 @@ def test_demo_shows_what_training_on_templates_does(tmp_path):
         shown = [float(cell.strip(" *")) for cell in row.split("|")[3:6]]
         assert shown == pytest.approx([avg for avg, _ in scores[model].values()], abs=0.006)
     original, templated = scores["original"], scores["templated"]
+    # Over three seeds the differences are 47, 54, 16 and 57 points, their standard deviations 6, 1, 3 and 6.
     assert templated["complex"][0] - original["complex"][0] > 20
     assert original["complex"][1] - templated["complex"][1] > 20
-    assert templated["ood"][0] > original["ood"][0]
-    assert original["ood"][1] - templated["ood"][1] > 15
+    assert templated["ood"][0] - original["ood"][0] > 5
+    assert original["ood"][1] - templated["ood"][1] > 20
+    assert templated["simple"][0] > 70 and original["simple"][0] > 70
     assert (tmp_path / "out" / "report" / "index.html").exists()

@@ -265,12 +265,13 @@ def test_the_whole_reproduction_runs_and_goes_on(tmp_path, monkeypatch, capsys):
     """All parts for real, of little data; the second call finds everything done."""
     monkeypatch.setattr(reproduce, "STAGES", [Stage(128, 128)])
     monkeypatch.setattr(reproduce, "NUM_RECORDS", 64)
+    monkeypatch.setattr(reproduce, "MAIN", 10)
     monkeypatch.setattr(reproduce, "NUM_ITEMS", 5)
     folder = tmp_path / "micro"
     arguments = [str(folder), "--seeds", "0", "--no-ratios", "--device", "cpu"]
     assert reproduce.main(arguments) == 0, capsys.readouterr().err
     results = json.loads((folder / "results.json").read_text())
-    assert [(m["num_templates"], m["seed"]) for m in results["models"]] == [(0, 0), (reproduce.MAIN, 0)]
+    assert [(m["num_templates"], m["seed"]) for m in results["models"]] == [(0, 0), (10, 0)]
     (log,) = (folder / "logs" / "original_seed_0").rglob("*_results.json")
     logged = json.loads(log.read_text())["results"]["demo_tm_ood"]["tm_avg,none"]
     assert results["models"][0]["scores"]["ood"]["tm_avg"] == logged

@@ -174,7 +174,8 @@ _RATIOS = """
 {table}
 Between the two ends the highest mean Avg. over the three sets is that of {best:,} templates. It leads the smallest
 number by {over_smallest} points and the largest by {over_largest} (intervals for a choice among {inner}). That some
-ratio in between is better than both ends: **{verdict}**.
+ratio in between is better than both ends: **{verdict}**. On Complex the smallest number brings {share:.0f}% of what the
+largest gains over the original data.
 """
 
 _RECIPE = """
@@ -201,11 +202,17 @@ On {machine}, device {device}, {jobs} models at once, {time}. Minutes of each ki
 {models}"""
 
 
+def _share_of_gain(results: Results, some: int, most: int) -> float:
+    """How much of the gain on Complex from no templates to `most` there is with `some`, in percent."""
+    none, part, whole = (statistics.fmean(results.values(n, "complex", _AVG)) for n in (0, some, most))
+    return 100 * (part - none) / (whole - none)
+
+
 def _table_of_models(results: Results) -> str:
     head = ["model", *(f"{setting_name(s)} Avg. / Max-Min" for s in PUBLISHED_SETS)]
     rows = [
         [
-            f"{model['num_templates']:,} templates, seed {model['seed']}",
+            f"templates: {model['num_templates']:,}, seed: {model['seed']}",
             *(f"{model['scores'][s][_AVG]:.1f} / {model['scores'][s][_MAX_MIN]:.1f}" for s in PUBLISHED_SETS),
         ]
         for model in results.models
@@ -240,6 +247,7 @@ def page(results: Results) -> str:
             over_largest=over_largest,
             inner=len(counts) - 2,
             verdict=outcome,
+            share=_share_of_gain(results, counts[0], counts[-1]),
         )
     return text + _RECIPE.format(
         **{key: recipe[key] for key in ("command", "machine", "device", "jobs", "lessons")},
