@@ -178,7 +178,8 @@ class Reproduction:
 
     def seconds(self, chosen: Sequence[Arm]) -> dict[str, float]:
         """What each part of `chosen` took, all tries together."""
-        names, sums = {arm.name for arm in chosen}, {}
+        names = {arm.name for arm in chosen}
+        sums: dict[str, float] = {}
         for line in (self.folder / "seconds.jsonl").read_text("utf-8").splitlines():
             part, seconds = json.loads(line).values()
             arm = next((name for name in part.replace(".", "/").split("/") if "_seed_" in name), None)
