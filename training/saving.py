@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from lmms_eval_templates.sets import TemplateError
 
 
@@ -22,7 +24,7 @@ def save_model(model: Any, processor: Any, folder: Path) -> None:
         model.save_pretrained(partial)
         processor.save_pretrained(partial)
         os.replace(partial, folder)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise TemplateError(f"cannot write {folder}: {error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .mentions import LETTERS, Mention, find_mentions, is_list, without_echo
 from .polarity import is_affirmed, is_denied
 from .reply import answer_part
-from .text import compact, key, normalize, singular, without_article, without_markup
+from .text import compact, key, names_corner, normalize, singular, spell_corners, without_article, without_markup
 
 
 class Match(NamedTuple):
@@ -33,10 +33,10 @@ _CUE = re.compile(
     rf"""
         \b(?:ans|{_NOUN})(?:\s+(?:to|for|of)\s+(?:the|this|your|that)\s+\w+)?(?:\s+(?:here|below|above|therefore|thus))?
           \s*(?:\b{_BE}\b(?:\s+(?:either|therefore|thus|clearly|definitely|most\s+likely|likely|probably))?|:|=|->|=>)
-      | \b(?:correct|right|best|likely)\s+(?:one|letter)\s+{_BE}\b
+      | \b(?:(?:correct|right|best|likely)\s+(?:one|letter)|(?:corresponding|matching)\s+(?:one|point|image))\s+{_BE}\b
       | \b(?:i|we|i'd|i'll|let's|would|should|will|must|can)\s+(?:\w+ly\s+)?
           (?:choose|chose|pick|picked|select|selected|go\s+with|opt\s+for|say|answer|conclude|choosing|went\s+with
-          |lean\s+towards?|estimate|guess)\b(?:\s+(?:that\s+)?it(?:\s+is|'s))?
+          |lean\s+towards?)\b(?:\s+(?:that\s+)?it(?:\s+is|'s))?
       | \b(?:leaving|leaves)\b
       | (?:r[eé]ponse|respuesta|risposta|resposta|antwort|soluci[oó]n|opci[oó]n)\s*(?:\w+\s+)?\s*
           (?:es|est|è|é|ist|lautet|:)
@@ -63,9 +63,6 @@ _CONCLUSION = re.compile(
     re.I | re.A,
 )
 
-# "The corresponding point is C."
-_RESULT = re.compile(r"\bis(?:\s+(?:option|point|image|choice))?\s*[\"'(\[]*\Z", re.I)
-
 
 def match_answer(response: str, choices: Sequence[str], strict: bool = False) -> Match:
     """Which of the choices a response names.
@@ -85,8 +82,9 @@ def match_answer(response: str, choices: Sequence[str], strict: bool = False) ->
     literal = _only([i for i, choice in enumerate(choices) if choice.strip() == part])
     if literal is not None and len(part) > 1:
         return Match(literal, "content")
-    contents = _contents(choices)
-    text = normalize(part)
+    contents, text = _contents(choices), normalize(part)
+    if any(names_corner(content) for content in contents):
+        contents, text = [spell_corners(content) for content in contents], spell_corners(text)
     for form in (text, without_markup(text)):
         if whole := _match_whole(form, contents):
             return whole
@@ -272,22 +270,13 @@ def _opening(text: str, said: list[Mention], mentions: list[Mention]) -> Mention
     return first if yes_no or re.match(ends, text[first.end :], re.I) else None
 
 
-def _ends(text: str, mention: Mention) -> bool:
-    """Whether the text ends by naming a letter."""
-    named = mention.step != "content" and _RESULT.search(text[: mention.start])
-    return bool(named and re.fullmatch(r"[\s\"').\]!]*", text[mention.end :]))
-
-
 def _remaining(text: str, said: list[Mention]) -> Match:
-    """The one choice that is mentioned at all, or else the one that the conclusion mentions or ends with."""
+    """The one choice that is mentioned at all, or else the one that the conclusion mentions."""
     if len({m.choice for m in said}) > 1:
         sentence = re.split(r"(?<=[.!?])\s+|\n", text.strip())[-1]
-        start = len(text.rstrip()) - len(sentence)
+        start = len(text.strip()) - len(sentence)
         conclusion = _CONCLUSION.search(sentence)
-        if conclusion:
-            said = [m for m in said if m.start >= start + conclusion.end()]
-        else:
-            said = [m for m in said if m.start >= start and _ends(text, m)]
+        said = [m for m in said if conclusion and m.start >= start + conclusion.end()]
     if len({m.choice for m in said}) != 1:
         return NO_MATCH
     steps = {m.step for m in said}

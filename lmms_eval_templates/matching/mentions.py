@@ -13,7 +13,9 @@ from itertools import islice, pairwise
 from .text import without_article
 
 LETTERS = string.ascii_uppercase
-TICKS, CROSSES = "✅✔☑", "❌✗✘✖"  # before an item of a list
+TICKS, CROSSES = "✅✔✓☑", "❌✗✘✖"
+# At the start of a line; behind an item, or within a line, a mark may belong to what stands before it.
+MARK = re.compile(rf"(?:\A|\n)[^\w\n]{{0,4}}([{TICKS}{CROSSES}])[^\w\n]{{0,4}}\Z")
 _MOST_MENTIONS = 80
 
 
@@ -56,10 +58,7 @@ _AFTER_LETTER = re.compile(
     re.I | re.A,
 )
 _ENDS = re.compile(r"\s*(?:\Z|[.,;:!?)\]}\"'\n]|-\s|because\b|since\b|is\b)", re.I | re.A)
-# "The answer is a", but "The vehicle in the image is a" lacks its end.
-_ASKS_FOR_LETTER = re.compile(
-    r"\b(?:answer|option|choice|letter|correct|right|best|it|it's|think|choose|pick|select)\b|[:=]\s*\Z|\A\s*\Z", re.I
-)
+_CUT_OFF = re.compile(r"\b(?:in|of|on)\s+(?:the|this)\s+\w+\s+is\s+\Z", re.I)  # "The vehicle in the image is a"
 _PRONOUN = re.compile(r",? +(?:as|am|was|would|should|must|have|can|could|do|did|will)\b", re.I | re.A)
 
 
@@ -69,8 +68,7 @@ def _is_identifier(text: str, start: int, end: int) -> bool:
     opening = before.rstrip()[-1:]
     if opening in _BRACKETS and opening and after.lstrip().startswith(_BRACKETS[opening]):
         return True
-    sentence = re.split(r"[.!?\n]", text[:start])[-1]
-    if letter in "ai" and not after.strip() and not _ASKS_FOR_LETTER.search(sentence):
+    if letter == "a" and not after.strip() and _CUT_OFF.search(before):
         return False
     is_word = letter in "AaI" and re.match(r"[ \t]+[\w\"]", after) and not _AFTER_LETTER.match(after)
     if _NOUN.search(before):
@@ -223,7 +221,7 @@ def without_echo(text: str, mentions: Sequence[Mention], num_choices: int) -> tu
         run = list(mentions[i : i + num_choices])
         in_order = [m.choice for m in run] == list(range(num_choices))
         gaps = [text[a.end : b.start] for a, b in pairwise(run)]
-        judged = any(sign in gap for gap in gaps for sign in TICKS + CROSSES)
+        judged = any(MARK.search(text[: m.start]) for m in run)
         if in_order and not judged and all(len(g) < 60 and not re.search(r"[.!?] +[A-Z]\w{2}", g) for g in gaps):
             tight = all(re.fullmatch(SEPARATOR, gap, re.I) for gap in gaps)
             labelled = all(m.step == "both" for m in run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .mentions import CROSSES, TICKS, Mention
+from .mentions import CROSSES, MARK, TICKS, Mention
 
 _WINDOW = 100  # characters around a mention that are looked at
 
@@ -45,15 +45,14 @@ _AFFIRMED_AFTER = re.compile(
     r"|[)\]}>\"'\s]*(?:选项|選項)?(?:是|为)?(?:正确|正確|对的|最合适|最符合)",
     re.I | re.A,
 )
-_MARK = re.compile(rf"[{TICKS}{CROSSES}]\W{{0,4}}\Z")
 
 
 def is_denied(text: str, mention: Mention, mentions: Sequence[Mention]) -> bool:
     """Whether the clause around a mention says that it is not the answer."""
     if text[mention.start : mention.end].strip("\"'(*").lower() in ("yes", "no"):
         return bool(re.search(r"\bnot\s+\Z", text[: mention.start], re.I))  # "No, it isn't" denies nothing
-    if mark := _MARK.search(text[: mention.start]):
-        return mark[0][0] in CROSSES
+    if mark := MARK.search(text[: mention.start]):
+        return mark[1] in CROSSES
     start = max(0, mention.start - _WINDOW)
     before = text[start : mention.start]
     for other in reversed(mentions):  # earlier mentions as one sign, so that a list shares its negation
@@ -71,7 +70,7 @@ def is_denied(text: str, mention: Mention, mentions: Sequence[Mention]) -> bool:
 
 def is_affirmed(text: str, mention: Mention) -> bool:
     """Whether what follows a mention, or a tick before it, says that it is the answer."""
-    mark = _MARK.search(text[: mention.start])
-    if mark and mark[0][0] not in CROSSES:
+    mark = MARK.search(text[: mention.start])
+    if mark and mark[1] in TICKS:
         return True
     return bool(_AFFIRMED_AFTER.match(text[mention.end : mention.end + _WINDOW]))

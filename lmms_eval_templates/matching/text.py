@@ -31,9 +31,9 @@ _LATEX_TEXT = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s*\{([^{}
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]+)\}\s*\{([^{}]+)\}")
 _LATEX_MARK = re.compile(r"\\[()\[\],;! ]|\\(?:left|right|displaystyle|quad)\b")
 _MATH = re.compile(r"\$(?!\d)([^$\n]+)\$|\$([^$\n]*\\[^$\n]*)\$")
-_DEGREES = re.compile(r"(?<=\d)\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ\b)|degrees?\b)", re.I)
-# Two words for one thing, which sentence embeddings take for another place.
-_CORNER = re.compile(r"\b(upper|lower)(?=[\s-]+(?:left|right|center|middle)\b)", re.I)
+_DEGREES = re.compile(r"(?<=\d)(?:\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ\b)|[\s-]*degrees?\b)", re.I)
+_CORNER = re.compile(r"\b(?:top|upper|bottom|lower)[\s-]+(?:left|right|center|middle)\b", re.I)
+_UPPER_LOWER = re.compile(r"\b(upper|lower)(?=[\s-]+(?:left|right|center|middle)\b)", re.I)
 _HAND = re.compile(r"\b((?:top|bottom)[\s-]+(?:left|right))[\s-]hand\b", re.I)
 _DOLLARS = re.compile(r"\$(?!\d)|(?<=\w)\$")
 _MARKUP = re.compile(r"\*\*|__|`+|^[ \t]*(?:#+|>+|[-*+])[ \t]+|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)", re.M)
@@ -45,19 +45,28 @@ def normalize(text: str) -> str:
     text = _LATEX_TEXT.sub(r" \1 ", text)
     text = _MATH.sub(lambda m: m[1] or m[2], text)
     text = _FRACTION.sub(r"\1/\2", text)
-    text = _DEGREES.sub("°", text)
     text = _LATEX_MARK.sub(" ", text).replace("\\%", "%")
     text = _DOLLARS.sub("", text)
     text = re.sub(r"(?<=\d)\s*(?:percent|per cent)\b|(?<=\d) %", "%", text, flags=re.I)
-    text = _HAND.sub(r"\1", _CORNER.sub(lambda m: {"upper": "top", "lower": "bottom"}[m[0].lower()], text))
     text = re.sub(r"\bgrey\b", "gray", text, flags=re.I)
     text = _NUMBER_WORDS.sub(_digits, text)
+    text = _DEGREES.sub("°", text)
     text = _SIGNED.sub("-", text)
     text = re.sub(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])", lambda m: m[0].replace(",", ""), text)
     text = re.sub(r"(?<![\d.])\.(?=\d)", "0.", text)
     text = re.sub(r"(\d)\.0+(?![\d.])", r"\1", text)
     text = re.sub(r"(\d\.\d*[1-9])0+(?![\d.])", r"\1", text)
     return "\n".join(" ".join(line.split()) for line in text.split("\n")).strip()
+
+
+def names_corner(text: str) -> bool:
+    """Whether it speaks of the top left, the lower right and so on."""
+    return bool(_CORNER.search(text))
+
+
+def spell_corners(text: str) -> str:
+    """ "Top left" for "upper left-hand" and so on, which sentence embeddings take for other places."""
+    return _HAND.sub(r"\1", _UPPER_LOWER.sub(lambda m: {"upper": "top", "lower": "bottom"}[m[0].lower()], text))
 
 
 def without_markup(text: str) -> str:

@@ -187,9 +187,9 @@ _RECIPE = """
 
 The base learned from {lessons:,} lessons: descriptions of scenes; then questions about scenes with answers of one or
 two words, one in three among random words of the templates; and, without a picture, lists of such words to repeat. So
-it knows the words of every template and finds a question among them, but has met no template. The instruction mix holds
-two questions a record; yes/no questions (one in eight) and one in three of the others come without choices, and about
-three in four with a plain phrase before or after ("Look at the picture."). `augment` puts a template around the first.
+it has met the words of every template, and questions among them, but no template. The instruction mix holds two
+questions a record; yes/no questions (one in eight) and one in three of the others come without choices, and about seven
+in ten with a plain phrase before or after ("Look at the picture."). `augment` puts a template around the first.
 
 The mix was settled in trials that were scored on these same scenes. A first whole run, scored on them too, had a base
 that knew less, and there training on templates did hurt Simple. The base was then trained better and the ratios were

@@ -41,10 +41,7 @@ NUM_ITEMS = 0  # scenes of the benchmark to ask about: all
 # Question templates of the ratios that are compared; the templated arm of the main comparison has `MAIN`.
 NUM_TEMPLATES = (1, 10, 100, 1_000, 10_000)
 MAIN = 1_000
-_HERE = resources.files("lmms_eval_templates.training") / "micro"
-CONFIG = _HERE / "micro.yaml"
-_SCENES = resources.files("lmms_eval_templates.demo") / "scenes.py"
-_MADE_BY = (_SCENES, CONFIG, *(_HERE / f"{name}.py" for name in ("data", "model", "pretrain")))
+CONFIG = resources.files("lmms_eval_templates.training") / "micro" / "micro.yaml"
 _GPU_JOBS = 6  # one seed's models
 
 
@@ -72,28 +69,39 @@ def arms(seeds: Sequence[int]) -> list[Arm]:
     return [Arm(n, seed) for seed in seeds for n in (0, MAIN)] + [Arm(n, seed) for seed in seeds for n in others]
 
 
+def _code() -> str:
+    """Hash of the package's code and data and of the size of the run: what may change a result."""
+    packages = [Path(str(resources.files(f"lmms_eval_templates{part}"))) for part in ("", ".training", ".tasks")]
+    found = {path for package in packages for kind in ("py", "yaml", "json") for path in package.rglob(f"*.{kind}")}
+    results = {"results.json", "made.json"}  # written from a run
+    contents = sorted(path.read_bytes() for path in found if path.name not in results)
+    return hashlib.sha256(b"".join([*contents, f"{NUM_RECORDS} {NUM_ITEMS} {STAGES}".encode()])).hexdigest()
+
+
 @contextmanager
-def own(folder: Path) -> Iterator[int]:
+def own(folder: Path, device: str) -> Iterator[int]:
     """Makes `folder` and locks it.
 
     Yields:
         The lock's file descriptor. Children that inherit it keep others out even when they outlive this process.
 
     Raises:
-        TemplateError: another process works in `folder`, or what lies there was made by another recipe.
+        TemplateError: another process works in `folder`, or what lies there was made by other code or elsewhere.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise TemplateError(f"another reproduction is at work in {folder}; wait for it or end it") from error
-        made_by = b"".join(source.read_bytes() for source in _MADE_BY) + str(NUM_RECORDS).encode()
-        recipe, known = folder / "recipe.txt", hashlib.sha256(made_by).hexdigest()
-        if recipe.exists() and recipe.read_text("utf-8") != known:
-            raise TemplateError(f"{folder} was made by another version of the recipe; name a new folder")
-        recipe.write_text(known, "utf-8")
+        recipe, known = folder / "recipe.txt", f"{device} {_code()}"
+        if not recipe.exists() and not (folder / "mix.json").exists():
+            partial = folder / "recipe.partial"
+            partial.write_text(known, "utf-8")
+            os.replace(partial, recipe)
+        if not recipe.exists() or recipe.read_text("utf-8") != known:
+            raise TemplateError(f"{folder} was made by another version or on another device; name a new folder")
         yield lock
     finally:
         os.close(lock)
@@ -262,8 +270,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     chosen = [arm for arm in arms(parsed.seeds) if not parsed.no_ratios or arm.num_templates in (0, MAIN)]
     jobs = parsed.jobs or (_GPU_JOBS if parsed.device == "cuda" else os.cpu_count() or 1)
+    jobs = max(1, min(jobs, len(chosen)))
     try:
-        with own(parsed.folder) as lock:
+        with own(parsed.folder, parsed.device) as lock:
             _reproduce(
                 Reproduction(parsed.folder, parsed.device, jobs, lock), chosen, f"{PROGRAM} {shlex.join(arguments)}"
             )
