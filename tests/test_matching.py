@@ -114,19 +114,19 @@ def test_two_thousand_replies_of_a_hundred_kinds():
     assert not wrong, wrong
 
 
-def test_six_hundred_replies_written_independently_of_the_matcher():
+def test_replies_written_independently_of_the_matcher():
     """Replies in the ways of three kinds of models, written by who had not seen the matcher.
 
-    Before the matcher changed on their account, strings decided 387 of them and 3 of these wrongly. What strings leave
-    open, mostly synonyms, goes to sentence embeddings.
+    Of the first 600, strings decided 387, 3 of them wrongly, before the matcher was changed on their account; of the
+    240 written after that, 182, none wrongly. What strings leave open, mostly synonyms, goes to sentence embeddings.
     """
     lines = (Path(__file__).parent / "unseen_answers.jsonl").read_text("utf-8").splitlines()
     cases = [json.loads(line) for line in lines]
-    assert len(cases) == 600
+    assert len(cases) == 840
     decided = [(case, match_answer(case["response"], case["choices"]).choice) for case in cases]
     wrong = [case for case, choice in decided if choice not in (None, case["expected"])]
     assert len(wrong) <= 1, wrong  # a caption, cut off, that names two numbers
-    assert sum(choice is not None for _, choice in decided) >= 396
+    assert sum(choice is not None for _, choice in decided) >= 578
 
 
 # A reader sees an answer where strings alone may go wrong, so that they leave it open.
