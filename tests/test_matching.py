@@ -129,6 +129,20 @@ def test_replies_written_independently_of_the_matcher():
     assert sum(choice is not None for _, choice in decided) >= 578
 
 
+FITS = ["Yes, the piece fits", "No, the piece does not fit"]
+
+
+@pytest.mark.parametrize(
+    ("response", "choice"),
+    [
+        *(("no it does not", 1), ("No, it does not.", 1), ("Yes.", 0), ("yes", 0), ("(B) No", 1)),
+        *(("Yes, the piece fits.", 0), ("There is no piece.", None), ("No idea.", None), ("Yes and no.", None)),
+    ],
+)
+def test_choices_that_begin_with_yes_and_no(response, choice):
+    assert match_answer(response, FITS).choice == choice
+
+
 # A reader sees an answer where strings alone may go wrong, so that they leave it open.
 HARD = [
     ("A. cat ❌\nB. dog ✅\nC. bird ❌\nD. fish ❌", ["cat", "dog", "bird", "fish"], 1),

@@ -85,10 +85,24 @@ def match_answer(response: str, choices: Sequence[str], strict: bool = False) ->
     contents, text = _contents(choices), normalize(part)
     if any(names_corner(content) for content in contents):
         contents, text = [spell_corners(content) for content in contents], spell_corners(text)
+    match = _read(text, contents)
+    if match.choice is None and (short := _yes_and_no(contents)):
+        return _read(text, short)
+    return match
+
+
+def _read(text: str, contents: Sequence[str]) -> Match:
     for form in (text, without_markup(text)):
         if whole := _match_whole(form, contents):
             return whole
     return _decide(without_markup(text), contents)
+
+
+def _yes_and_no(contents: Sequence[str]) -> list[str] | None:
+    """ "Yes" and "no" where two choices begin with them ("Yes, the piece fits"); None elsewhere."""
+    words = [re.match(r"(yes|no)\b", content, re.I) for content in contents]
+    short = [word[1].lower() for word in words if word]
+    return short if len(contents) == 2 and sorted(short) == ["no", "yes"] else None
 
 
 def _contents(choices: Sequence[str]) -> list[str]:
