@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from benchmark_data import write_benchmarks
+from training_data import write_mix
 
 # Training in this process leaves its process group's address in the environment, where a subprocess would join it.
 DISTRIBUTED = ("MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "ACCELERATE_", "CROSS_")
@@ -93,3 +94,18 @@ def write_responses(path: Path, responses: dict[tuple[str, int], str]) -> None:
         for (item, template), response in responses.items():
             cell = {"item": item, "template": template, "answer": 0, "prediction": None, "step": None}
             file.write(json.dumps({"tm_avg": cell, "filtered_resps": response}) + "\n")
+
+
+@pytest.fixture
+def mix(tmp_path, monkeypatch):
+    """A working folder with mix.json and its images."""
+    monkeypatch.chdir(tmp_path)
+    write_mix(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def processor(tiny_llava):
+    from transformers import AutoProcessor
+
+    return AutoProcessor.from_pretrained(tiny_llava)
