@@ -272,7 +272,7 @@ def test_the_whole_reproduction_runs_and_goes_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(reproduce, "MAIN", 10)
     monkeypatch.setattr(reproduce, "NUM_ITEMS", 5)
     folder = tmp_path / "micro"
-    arguments = [str(folder), "--seeds", "0", "--no-ratios", "--device", "cpu"]
+    arguments = [str(folder), "--seeds", "0", "0", "--no-ratios", "--device", "cpu"]
     assert reproduce.main(arguments) == 0, capsys.readouterr().err
     results = json.loads((folder / "results.json").read_text())
     assert [(m["num_templates"], m["seed"]) for m in results["models"]] == [(0, 0), (10, 0)]
@@ -280,12 +280,14 @@ def test_the_whole_reproduction_runs_and_goes_on(tmp_path, monkeypatch, capsys):
     logged = json.loads(log.read_text())["results"]["demo_tm_ood"]["tm_avg,none"]
     assert results["models"][0]["scores"]["ood"]["tm_avg"] == logged
     assert "items:5" in results["models"][0]["scores"]["ood"]["signature"]
-    assert results["recipe"]["command"].endswith(f"{folder} --seeds 0 --no-ratios --device cpu")
+    assert results["recipe"]["command"].endswith(f"{folder} --seeds 0 0 --no-ratios --device cpu")
     assert sorted(path.name for path in (folder / "weights").iterdir()) == ["made.json", "original", "templated"]
     assert not list(folder.rglob("*.partial")) and not list(folder.glob("base_*.pt"))
-    assert " s  tuned/original_seed_0/adapter" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.index("begins   base") < printed.index(" s  base\n")
+    assert printed.count(" s  tuned/original_seed_0/adapter") == 1
     assert reproduce.main(arguments) == 0
-    assert " s  " not in capsys.readouterr().out
+    assert not re.search("begins| s  ", capsys.readouterr().out)
 
 
 def test_a_folder_belongs_to_one_reproduction(tmp_path, monkeypatch, capsys):

@@ -99,7 +99,7 @@ def _read(text: str, contents: Sequence[str]) -> Match:
 
 
 def _yes_and_no(contents: Sequence[str]) -> list[str] | None:
-    """ "Yes" and "no" where two choices begin with them ("Yes, the piece fits"); None elsewhere."""
+    """The first words of two choices that begin with yes and no ("Yes, the piece fits"); None for others."""
     words = [re.match(r"(yes|no)\b", content, re.I) for content in contents]
     short = [word[1].lower() for word in words if word]
     return short if len(contents) == 2 and sorted(short) == ["no", "yes"] else None

@@ -65,7 +65,7 @@ def names_corner(text: str) -> bool:
 
 
 def spell_corners(text: str) -> str:
-    """ "Top left" for "upper left-hand" and so on, which sentence embeddings take for other places."""
+    """One spelling of corners: "upper left-hand", which embeddings take for another place, becomes "top left"."""
     return _HAND.sub(r"\1", _UPPER_LOWER.sub(lambda m: {"upper": "top", "lower": "bottom"}[m[0].lower()], text))
 
 
